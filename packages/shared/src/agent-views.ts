@@ -1,0 +1,77 @@
+// How a job's row looks from outside. The one place that projects states and turns 64-bit counters into JSON numbers.
+import type { UIMessage } from 'ai'
+import { z } from 'zod'
+import type { AgentJobView } from './contracts/agent-job.ts'
+import { isTerminal, projectState, type TerminalState } from './contracts/job-state.ts'
+import { type Reason, reasonSchema } from './contracts/reason.ts'
+import type { SyncSpawnOutput } from './contracts/spawn.ts'
+import type { Usage } from './contracts/usage.ts'
+import { type AgentJob, toCount } from './db/agent-jobs.ts'
+
+const tagsSchema = z.record(z.string(), z.string())
+
+export function jobUsage(
+  job: Pick<AgentJob, 'inputTokens' | 'outputTokens' | 'reasoningTokens' | 'totalTokens'>,
+): Usage {
+  return {
+    inputTokens: toCount(job.inputTokens),
+    outputTokens: toCount(job.outputTokens),
+    reasoningTokens: toCount(job.reasoningTokens),
+    totalTokens: toCount(job.totalTokens),
+  }
+}
+
+export function jobReason(job: Pick<AgentJob, 'reason'>): Reason {
+  return reasonSchema.catch('internal').parse(job.reason)
+}
+
+export function toJobView(job: AgentJob): AgentJobView {
+  return {
+    jobId: job.id,
+    bot: job.botLabel,
+    state: projectState(job),
+    ...(job.reason === null ? {} : { reason: jobReason(job) }),
+    ...(job.waitingOn === null ? {} : { waitingOn: job.waitingOn }),
+    convoId: job.convoId,
+    ...(job.parentJobId === null ? {} : { parentJobId: job.parentJobId }),
+    rootJobId: job.rootJobId,
+    depth: job.depth,
+    mode: job.mode,
+    ownerId: job.ownerId,
+    triggeredBy: job.triggeredById,
+    tags: tagsSchema.catch({}).parse(job.tags),
+    generation: job.generation,
+    attempt: job.attempt,
+    steps: job.steps,
+    maxSteps: job.maxSteps,
+    usage: jobUsage(job),
+    costUsd: job.costMicroUsd === null ? null : Number(job.costMicroUsd) / 1_000_000,
+    partial: job.partial,
+    ...(job.error === null ? {} : { error: job.error }),
+    createdAt: job.createdAt.toISOString(),
+    ...(job.startedAt === null ? {} : { startedAt: job.startedAt.toISOString() }),
+    ...(job.finishedAt === null ? {} : { finishedAt: job.finishedAt.toISOString() }),
+  }
+}
+
+/** The output of a sync spawn whose job has ended. */
+export function toSyncOutput(job: AgentJob, messages: UIMessage[]): SyncSpawnOutput {
+  return {
+    mode: 'sync',
+    jobId: job.id,
+    convoId: job.convoId,
+    state: terminalStateOf(job),
+    reason: jobReason(job),
+    result: job.result,
+    messages,
+    usage: jobUsage(job),
+    steps: job.steps,
+    ...(job.error === null ? {} : { error: job.error }),
+    ...(job.partial ? { partial: true } : {}),
+  }
+}
+
+function terminalStateOf(job: AgentJob): TerminalState {
+  if (!isTerminal(job.state)) throw new Error(`Job ${job.id} is ${job.state}; it has no outcome yet.`)
+  return job.state
+}

@@ -1,0 +1,118 @@
+// The environment, read once. `loadConfig` is the only place that looks at `process.env` for settings; one error lists
+// every problem.
+import { z } from 'zod'
+
+const milliseconds = (fallback: number, minimum = 1) =>
+  z.coerce.number().int().min(minimum).max(2_147_483_647).default(fallback)
+const count = (fallback: number, minimum = 1) => z.coerce.number().int().min(minimum).default(fallback)
+const flag = z.stringbool().default(false)
+
+const redisUrl = z.url({ protocol: /^rediss?$/, error: 'must be a redis:// or rediss:// address' })
+const hostPort = z.string().regex(/^[^\s:,]+:\d+$/, 'must be host:port, several separated by commas')
+const hostPorts = z
+  .string()
+  .transform((list) => list.split(',').map((item) => item.trim()))
+  .pipe(z.array(hostPort).min(1))
+
+/** Every variable with its unit and default; `.env.example` repeats them for people. */
+export const environmentSchema = z.object({
+  DATABASE_URL: z.url({ protocol: /^postgres(ql)?$/, error: 'must be a postgresql:// address' }),
+  DATABASE_POOL_SIZE: count(10),
+  REDIS_URL: redisUrl.optional(),
+  REDIS_CLUSTER_NODES: hostPorts.optional(),
+  REDIS_SENTINELS: hostPorts.optional(),
+  REDIS_SENTINEL_NAME: z.string().optional(),
+  QUEUE_PREFIX: z.string().min(1).default('{offshoot}'),
+  API_PORT: z.coerce.number().int().min(0).max(65_535).default(3000),
+  API_HOST: z.string().default('127.0.0.1'),
+  WORKER_CONCURRENCY: count(100),
+  WORKER_LANES: z
+    .string()
+    .default('default')
+    .transform((list) =>
+      list
+        .split(',')
+        .map((lane) => lane.trim())
+        .filter(Boolean),
+    ),
+  WORKER_HEARTBEAT_MS: milliseconds(5_000, 50),
+  WORKER_LOCK_MS: milliseconds(30_000, 200),
+  WORKER_DRAIN_MS: milliseconds(30_000, 0),
+  MAX_SPAWN_DEPTH: count(3, 0),
+  MAX_CHILDREN_PER_JOB: count(20),
+  MAX_JOBS_PER_TREE: count(100),
+  MAX_ACTIVE_JOBS_PER_USER: count(100),
+  JOB_TIMEOUT_MS: milliseconds(3_600_000),
+  JOB_QUEUE_TIMEOUT_MS: milliseconds(3_600_000),
+  MODEL_FIRST_CHUNK_MS: milliseconds(120_000),
+  MODEL_CHUNK_MS: milliseconds(60_000),
+  MODEL_STEP_MS: milliseconds(600_000),
+  TOOL_TIMEOUT_MS: milliseconds(300_000),
+  PARK_TIMEOUT_MS: milliseconds(600_000),
+  RETENTION_DAYS: count(30),
+  OPENAI_API_KEY: z.string().optional(),
+  OPENAI_BASE_URL: z.url().optional(),
+  INNGEST_EVENT_KEY: z.string().optional(),
+  INNGEST_SIGNING_KEY: z.string().optional(),
+  INNGEST_BASE_URL: z.url().optional(),
+  INNGEST_DEV: flag,
+  BULL_BOARD_USER: z.string().min(1).optional(),
+  BULL_BOARD_PASSWORD: z.string().min(1).optional(),
+  BULL_BOARD_WRITE: flag,
+  LOG_LEVEL: z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent']).default('info'),
+  LOG_CONTENT: flag,
+  OTEL_EXPORTER_OTLP_ENDPOINT: z.url().optional(),
+  OFFSHOOT_CONFIG: z.string().optional(),
+  NODE_ENV: z.string().optional(),
+})
+
+const configSchema = environmentSchema.check((context) => {
+  const value = context.value
+  const problem = (name: string, message: string) =>
+    context.issues.push({ code: 'custom', path: [name], message, input: value })
+  const redis = [value.REDIS_URL, value.REDIS_CLUSTER_NODES, value.REDIS_SENTINELS].filter(
+    (given) => given !== undefined,
+  )
+  if (redis.length === 0)
+    problem('REDIS_URL', 'is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS with REDIS_SENTINEL_NAME')
+  if (value.REDIS_SENTINELS !== undefined && value.REDIS_SENTINEL_NAME === undefined) {
+    problem('REDIS_SENTINEL_NAME', 'is missing: REDIS_SENTINELS needs the name of the master')
+  }
+  if (value.WORKER_LOCK_MS < 2 * value.WORKER_HEARTBEAT_MS) {
+    problem('WORKER_LOCK_MS', `must be at least twice WORKER_HEARTBEAT_MS (${value.WORKER_HEARTBEAT_MS})`)
+  }
+  if ((value.BULL_BOARD_USER === undefined) !== (value.BULL_BOARD_PASSWORD === undefined)) {
+    problem('BULL_BOARD_PASSWORD', 'and BULL_BOARD_USER come together: set both, or neither to leave the dashboard off')
+  }
+  if (value.NODE_ENV === 'production' && value.INNGEST_DEV) {
+    problem('INNGEST_DEV', 'is refused in production: unset it and set INNGEST_EVENT_KEY and INNGEST_SIGNING_KEY')
+  }
+  if (!value.INNGEST_DEV && (value.INNGEST_EVENT_KEY === undefined) !== (value.INNGEST_SIGNING_KEY === undefined)) {
+    problem('INNGEST_SIGNING_KEY', 'and INNGEST_EVENT_KEY come together: set both, or neither to send no events')
+  }
+})
+
+export type Config = Readonly<z.infer<typeof environmentSchema>>
+
+export class ConfigError extends Error {
+  override name = 'ConfigError'
+}
+
+/**
+ * Parses the environment. An empty variable counts as not set.
+ * @throws ConfigError with one line for every problem
+ */
+export function loadConfig(environment: Record<string, string | undefined>): Config {
+  const given = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''))
+  const parsed = configSchema.safeParse(given)
+  if (parsed.success) return parsed.data
+  const lines = parsed.error.issues.map((issue) => {
+    const name = issue.path.join('.')
+    return given[name] === undefined && issue.code === 'invalid_type'
+      ? `${name} is missing`
+      : `${name} ${issue.message}`
+  })
+  throw new ConfigError(
+    `The environment is not usable:\n${lines.map((line) => `  ${line}`).join('\n')}\nSee .env.example for every variable.`,
+  )
+}

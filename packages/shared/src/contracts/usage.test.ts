@@ -1,0 +1,31 @@
+import { expect, test } from 'vitest'
+import { addUsage, knownCount, UNKNOWN_USAGE, type Usage } from './usage.ts'
+
+const usage = (inputTokens: number | null, outputTokens: number | null): Usage => ({
+  inputTokens,
+  outputTokens,
+  reasoningTokens: null,
+  totalTokens: inputTokens === null || outputTokens === null ? null : inputTokens + outputTokens,
+})
+
+test('STATE-18: unknown, zero and known are told apart in a sum', () => {
+  expect(addUsage(UNKNOWN_USAGE, UNKNOWN_USAGE)).toEqual(UNKNOWN_USAGE)
+  expect(addUsage(usage(0, 0), UNKNOWN_USAGE)).toEqual(usage(0, 0))
+  expect(addUsage(UNKNOWN_USAGE, usage(3, 4))).toEqual(usage(3, 4))
+  expect(addUsage(usage(1, null), usage(2, 5))).toEqual({
+    inputTokens: 3,
+    outputTokens: 5,
+    reasoningTokens: null,
+    totalTokens: 7,
+  })
+})
+
+test('LOSS-19: sums go beyond 32 bits', () => {
+  expect(addUsage(usage(2_147_483_647, 0), usage(1, 0)).inputTokens).toBe(2_147_483_648)
+})
+
+test('LOSS-19: a count that is missing, NaN, infinite or negative is unknown', () => {
+  for (const count of [undefined, null, Number.NaN, Infinity, -Infinity, -1]) expect(knownCount(count)).toBeNull()
+  expect(knownCount(0)).toBe(0)
+  expect(knownCount(12.7)).toBe(12)
+})

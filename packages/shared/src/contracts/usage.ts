@@ -1,0 +1,32 @@
+import { z } from 'zod'
+
+/** Tokens of one or several model calls. `null` means unknown, which is not the same as 0. */
+export const usageSchema = z.object({
+  inputTokens: z.number().int().nullable(),
+  outputTokens: z.number().int().nullable(),
+  reasoningTokens: z.number().int().nullable(),
+  totalTokens: z.number().int().nullable(),
+})
+export type Usage = z.infer<typeof usageSchema>
+
+export const UNKNOWN_USAGE: Usage = { inputTokens: null, outputTokens: null, reasoningTokens: null, totalTokens: null }
+
+/** The sum of what is known; unknown only where every summand is. */
+export function addUsage(a: Usage, b: Usage): Usage {
+  return {
+    inputTokens: addKnown(a.inputTokens, b.inputTokens),
+    outputTokens: addKnown(a.outputTokens, b.outputTokens),
+    reasoningTokens: addKnown(a.reasoningTokens, b.reasoningTokens),
+    totalTokens: addKnown(a.totalTokens, b.totalTokens),
+  }
+}
+
+/** A token count as it may be stored: a whole number, or null for missing, NaN and infinite. */
+export function knownCount(count: number | null | undefined): number | null {
+  return typeof count === 'number' && Number.isFinite(count) && count >= 0 ? Math.trunc(count) : null
+}
+
+function addKnown(a: number | null, b: number | null): number | null {
+  if (a === null) return b
+  return b === null ? a : a + b
+}

@@ -1,0 +1,153 @@
+// Statements on AgentJob that change where a job stands. Each has its guard in the `where`; no row changed means: not
+// mine any more. Whoever changes more than this one row locks the tree first (operations/transact.ts).
+import type { AgentJob } from './generated/client.ts'
+import { Prisma } from './generated/client.ts'
+import { sourcesOf, type TerminalState, type WaitingOn } from '../contracts/job-state.ts'
+import type { Reason } from '../contracts/reason.ts'
+import { type Queryable, sql } from './database.ts'
+import { encodeStoredJson, storedText } from './stored-value.ts'
+
+export type { AgentJob } from './generated/client.ts'
+
+/** The right to write as one attempt of a job. */
+export interface Claim {
+  jobId: string
+  token: string
+}
+
+export type ClaimedJob = AgentJob & { claimToken: string; msLeft: number }
+
+const states = (list: readonly string[]) => Prisma.join(list.map((state) => sql`${state}::"offshoot"."JobState"`))
+
+/**
+ * Claims a job for an attempt: only while it is pending, with exactly this delivery, before its deadline, with no abort
+ * wish. Null: the delivery does not count any more.
+ */
+export async function claimJob(
+  db: Queryable,
+  claim: Claim & { deliverySeq: number; workerId: string },
+): Promise<ClaimedJob | null> {
+  const rows = await db.$queryRaw<ClaimedJob[]>(sql`
+    update "offshoot"."AgentJob" set
+      "state" = 'running', "attempt" = "attempt" + 1, "claimToken" = ${claim.token}, "workerId" = ${claim.workerId},
+      "waitingOn" = null, "waitUntil" = null, "startedAt" = coalesce("startedAt", clock_timestamp())
+    where "id" = ${claim.jobId} and "state" = 'pending' and "deliverySeq" = ${claim.deliverySeq}
+      and "deadlineAt" > clock_timestamp() and "abortRequestedAt" is null
+    returning *, (extract(epoch from "deadlineAt" - clock_timestamp()) * 1000)::float8 as "msLeft"`)
+  return rows[0] ?? null
+}
+
+/**
+ * Makes a running job pending again, with a new delivery number: handed back by its holder (`token`), taken from a lost
+ * worker, or woken from a wait. Answers the row, or null when the guard did not hold.
+ */
+export async function makePending(
+  db: Queryable,
+  jobId: string,
+  from: { token: string } | { lostWorkerId: string } | 'wait',
+): Promise<AgentJob | null> {
+  const guard =
+    from === 'wait'
+      ? sql`"claimToken" is null and "waitingOn" is not null`
+      : 'token' in from
+        ? sql`"claimToken" = ${from.token}`
+        : sql`"workerId" = ${from.lostWorkerId} and "claimToken" is not null`
+  const crashed = from !== 'wait' && 'lostWorkerId' in from ? 1 : 0
+  const rows = await db.$queryRaw<AgentJob[]>(sql`
+    update "offshoot"."AgentJob" set
+      "state" = 'pending', "claimToken" = null, "workerId" = null, "waitingOn" = null, "waitUntil" = null,
+      "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp(), "crashes" = "crashes" + ${crashed}
+    where "id" = ${jobId} and "state" = 'running' and ${guard}
+    returning *`)
+  return rows[0] ?? null
+}
+
+/** Gives up the claim and stores what the job waits for. False: the claim was lost, or there is an abort wish. */
+export async function storeWaitingJob(
+  db: Queryable,
+  claim: Claim,
+  wait: { on: WaitingOn; forMs: number | null },
+): Promise<boolean> {
+  const until =
+    wait.forMs === null
+      ? sql`null`
+      : sql`least("deadlineAt", clock_timestamp() + make_interval(secs => ${wait.forMs / 1000}))`
+  const changed = await db.$executeRaw(sql`
+    update "offshoot"."AgentJob" set
+      "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, "workerId" = null
+    where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null`)
+  return changed === 1
+}
+
+/** What ends a job. */
+export interface Ending {
+  state: TerminalState
+  reason: Reason
+  result: string | null
+  /** A short sentence that users may read. */
+  error?: string
+  /** What operators may read: cause code, provider status. */
+  errorDetail?: unknown
+  partial: boolean
+}
+
+/** Who may end the job: the holder of its claim, or anybody while no worker holds it. */
+export type EndingGuard = { token: string } | 'unclaimed'
+
+/**
+ * Writes the terminal state, once. A job that ends keeps the token of the attempt that ended it, so that an attempt
+ * whose commit got no answer can see that it was its own.
+ */
+export async function endJob(
+  db: Queryable,
+  jobId: string,
+  guard: EndingGuard,
+  ending: Ending,
+): Promise<AgentJob | null> {
+  const held = guard === 'unclaimed' ? sql`"claimToken" is null` : sql`"claimToken" = ${guard.token}`
+  const rows = await db.$queryRaw<AgentJob[]>(sql`
+    update "offshoot"."AgentJob" set
+      "state" = ${ending.state}::"offshoot"."JobState", "reason" = ${ending.reason},
+      "result" = ${ending.result === null ? null : storedText(ending.result)},
+      "error" = ${ending.error === undefined ? null : storedText(ending.error)},
+      "errorDetail" = ${ending.errorDetail === undefined ? null : encodeStoredJson(ending.errorDetail)}::jsonb,
+      "partial" = ${ending.partial}, "waitingOn" = null, "waitUntil" = null, "finishedAt" = clock_timestamp()
+    where "id" = ${jobId} and "state" in (${states(sourcesOf(ending.state))}) and ${held}
+    returning *`)
+  return rows[0] ?? null
+}
+
+/** Stores an abort wish on those of the jobs that are live and have none. Answers the rows that it changed. */
+export async function storeAbortWish(
+  db: Queryable,
+  jobIds: readonly string[],
+  wish: { by: string | null; reason: Reason; text: string | null },
+): Promise<AgentJob[]> {
+  if (jobIds.length === 0) return []
+  return db.$queryRaw<AgentJob[]>(sql`
+    update "offshoot"."AgentJob" set
+      "abortRequestedAt" = clock_timestamp(), "abortRequestedBy" = ${wish.by}, "abortReason" = ${wish.reason},
+      "abortText" = ${wish.text === null ? null : storedText(wish.text)}
+    where "id" = any(${[...jobIds]}::text[]) and "state" in ('pending', 'running') and "abortRequestedAt" is null
+    returning *`)
+}
+
+/** The live jobs below a job, whatever their depth. */
+export async function findLiveDescendants(db: Queryable, jobId: string): Promise<AgentJob[]> {
+  return db.agentJob.findMany({
+    where: { ancestorIds: { has: jobId }, state: { in: ['pending', 'running'] } },
+    orderBy: { depth: 'desc' },
+  })
+}
+
+/** How many sync children of that step of a job are still live. */
+export async function countLiveSyncChildren(db: Queryable, jobId: string, step: number): Promise<number> {
+  return db.agentJob.count({
+    where: { parentJobId: jobId, parentStep: step, mode: 'sync', state: { in: ['pending', 'running'] } },
+  })
+}
+
+/** A 64-bit counter as JSON takes it. Token counts stay far below 2^53. */
+export function toCount(value: bigint | null): number | null {
+  return value === null ? null : Number(value)
+}

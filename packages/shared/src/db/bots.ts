@@ -1,0 +1,95 @@
+import type { Bot as BotRow } from './generated/client.ts'
+import { type Bot, type BotRef, type BotWrite, botSchema } from '../contracts/bot.ts'
+import { newId } from '../ids.ts'
+import { isUniqueViolation } from './database-errors.ts'
+import type { Database } from './database.ts'
+
+/** The bot, if `userId` may use it: its own, or one that belongs to everybody. */
+export async function findBot(database: Database, ref: BotRef, userId: string): Promise<Bot | undefined> {
+  const row = await database.bot.findFirst({
+    where: {
+      ...('botId' in ref ? { id: ref.botId } : { group: ref.botGroup, handle: ref.botHandle }),
+      OR: [{ ownerId: null }, { ownerId: userId }],
+    },
+  })
+  return row === null ? undefined : toBot(row)
+}
+
+export async function listBots(database: Database, userId: string): Promise<Bot[]> {
+  const rows = await database.bot.findMany({
+    where: { OR: [{ ownerId: null }, { ownerId: userId }] },
+    orderBy: [{ group: 'asc' }, { handle: 'asc' }],
+    take: 1_000,
+  })
+  return rows.map(toBot)
+}
+
+/** Writes a bot at its address. A new one gets `ownerId`; an existing one keeps its owner and gets the next version. */
+export async function putBot(
+  database: Database,
+  address: { group: string; handle: string },
+  bot: BotWrite,
+  ownerId: string | null,
+): Promise<Bot> {
+  const fields = botFields(bot)
+  const row = await database.bot.upsert({
+    where: { group_handle: address },
+    create: { id: newId(), ...address, ...fields, ownerId },
+    update: { ...fields, version: { increment: 1 } },
+  })
+  return toBot(row)
+}
+
+/**
+ * The same for `writer`: an admin makes bots for everybody and overwrites any, a user makes and overwrites its own.
+ * @returns undefined when the bot there is not the writer's to overwrite: nothing was written
+ */
+export async function putBotAs(
+  database: Database,
+  address: { group: string; handle: string },
+  bot: BotWrite,
+  writer: { userId: string; admin: boolean },
+): Promise<{ bot: Bot; created: boolean } | undefined> {
+  const fields = botFields(bot)
+  try {
+    const row = await database.bot.create({
+      data: { id: newId(), ...address, ...fields, ownerId: writer.admin ? null : writer.userId },
+    })
+    return { bot: toBot(row), created: true }
+  } catch (error) {
+    if (!isUniqueViolation(error)) throw error
+  }
+  const [row] = await database.bot.updateManyAndReturn({
+    where: { ...address, ...(writer.admin ? {} : { ownerId: writer.userId }) },
+    data: { ...fields, version: { increment: 1 } },
+  })
+  return row === undefined ? undefined : { bot: toBot(row), created: false }
+}
+
+function botFields(bot: BotWrite) {
+  return {
+    name: bot.name,
+    integration: bot.integration,
+    modelName: bot.modelName,
+    systemPrompt: bot.systemPrompt,
+    childPrompts: bot.childPrompts ?? {},
+    temperature: bot.temperature ?? null,
+    reasoningEffort: bot.reasoningEffort ?? null,
+    verbosity: bot.verbosity ?? null,
+    serviceTier: bot.serviceTier ?? null,
+    storeResponses: bot.storeResponses,
+    toolNames: bot.toolNames,
+    mcpServers: bot.mcpServers.map((server) => ({ ...server })),
+    layers: bot.layers,
+    runner: bot.runner ?? null,
+    lane: bot.lane,
+  }
+}
+
+/** Reads a bot as it is stored beside a job, too. */
+export function toBot(row: BotRow | object): Bot {
+  const present = Object.fromEntries(
+    Object.entries(row).filter(([name, value]) => name in botSchema.shape && (value !== null || name === 'ownerId')),
+  )
+  return botSchema.parse(present)
+}

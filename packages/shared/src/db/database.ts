@@ -1,0 +1,34 @@
+// The connection to Postgres. Every session bounds how long it waits for a lock and how long it may sit in an open
+// transaction, so that a frozen process cannot hold others up (DESIGN: Reconciler).
+import { PrismaPg } from '@prisma/adapter-pg'
+import { Prisma, PrismaClient } from './generated/client.ts'
+
+/** How long a statement waits for a lock, and a transaction may do nothing. */
+export const SESSION_TIMEOUT_MS = 5_000
+/** How long a caller waits for a free connection. */
+const ACQUIRE_TIMEOUT_MS = 10_000
+/** A transaction of ours never spans a model call, a hook or a Redis call, so this is ample. */
+const TRANSACTION_TIMEOUT_MS = 15_000
+
+export type Database = PrismaClient
+/** What a statement can run on: the database itself, or an open transaction. */
+export type Queryable = Prisma.TransactionClient
+
+export const sql = Prisma.sql
+
+export function openDatabase(options: { databaseUrl: string; poolSize: number; applicationName: string }): Database {
+  const adapter = new PrismaPg({
+    connectionString: options.databaseUrl,
+    max: options.poolSize,
+    connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
+    idleTimeoutMillis: 30_000,
+    application_name: options.applicationName,
+    lock_timeout: SESSION_TIMEOUT_MS,
+    idle_in_transaction_session_timeout: SESSION_TIMEOUT_MS,
+    keepAlive: true,
+  })
+  return new PrismaClient({
+    adapter,
+    transactionOptions: { maxWait: ACQUIRE_TIMEOUT_MS, timeout: TRANSACTION_TIMEOUT_MS },
+  })
+}

@@ -1,0 +1,207 @@
+// The journal: the stored steps and tool calls of a job. Every write carries the claim and answers what the attempt must
+// know: whether it still holds the job, and whether somebody wants it to stop.
+import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import type { ModelMessage } from 'ai'
+import { Prisma } from './generated/client.ts'
+import { knownCount, type Usage } from '../contracts/usage.ts'
+import type { Claim } from './agent-jobs.ts'
+import { type Queryable, sql } from './database.ts'
+import { decodeStored, encodeStoredJson, STORED_FORMAT } from './stored-value.ts'
+
+export interface StoredStep {
+  index: number
+  finishReason: string | null
+  usage: Usage | null
+  /** What the model said, as the AI SDK's provider parts. */
+  modelOutput: LanguageModelV4StreamPart[]
+  /** What the step adds to the messages; null until all its tool results are stored: then the step is whole. */
+  responseMessages: ModelMessage[] | null
+}
+
+export interface StoredToolCall {
+  stepIndex: number
+  toolCallId: string
+  toolName: string
+  /** Absent while the call has started and not ended. */
+  outcome?: { output: unknown } | { error: unknown }
+}
+
+export interface StoredInboxItem {
+  seq: bigint
+  parts: { type: 'text'; text: string }[]
+  /** The step that took it; null while it waits. */
+  consumedAtStep: number | null
+}
+
+/** What an attempt learns from each of its writes. */
+export interface WriteAnswer {
+  /** False: the claim was lost, nothing was written. */
+  held: boolean
+  abortRequested: boolean
+}
+
+const NOT_HELD: WriteAnswer = { held: false, abortRequested: false }
+
+export async function loadSteps(db: Queryable, jobId: string): Promise<StoredStep[]> {
+  const rows = await db.agentStep.findMany({ where: { jobId }, orderBy: { index: 'asc' } })
+  return rows.map((row) => ({
+    index: row.index,
+    finishReason: row.finishReason,
+    // Written by `storeModelOutput` and `storeWholeStep` from values of these types.
+    usage: row.usage === null ? null : (row.usage as Usage),
+    modelOutput: (decodeStored(row.modelOutput) ?? []) as LanguageModelV4StreamPart[],
+    responseMessages: row.responseMessages === null ? null : (decodeStored(row.responseMessages) as ModelMessage[]),
+  }))
+}
+
+export async function loadToolCalls(db: Queryable, jobId: string): Promise<StoredToolCall[]> {
+  const rows = await db.agentToolCall.findMany({
+    where: { jobId },
+    orderBy: [{ stepIndex: 'asc' }, { startedAt: 'asc' }],
+  })
+  return rows.map(({ stepIndex, toolCallId, toolName, finishedAt, output, error }) => ({
+    stepIndex,
+    toolCallId,
+    toolName,
+    ...(finishedAt === null
+      ? {}
+      : { outcome: error === null ? { output: decodeStored(output) } : { error: decodeStored(error) } }),
+  }))
+}
+
+export async function loadInbox(db: Queryable, jobId: string): Promise<StoredInboxItem[]> {
+  const rows = await db.inboxItem.findMany({ where: { jobId }, orderBy: { seq: 'asc' } })
+  return rows.map(({ seq, parts, consumedAtStep }) => ({
+    seq,
+    consumedAtStep,
+    parts: decodeStored(parts) as StoredInboxItem['parts'],
+  }))
+}
+
+/** The job's row while the claim holds, locked against whoever would take it away until the statement ends. */
+function holder(claim: Claim) {
+  return sql`select "id", "abortRequestedAt" is not null as "abortRequested" from "offshoot"."AgentJob"
+    where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' for update`
+}
+
+export interface ModelOutput {
+  index: number
+  generation: number
+  parts: readonly LanguageModelV4StreamPart[]
+  usage: Usage
+  finishReason: string
+  elapsedMs: number
+  /** Inbox items that were part of this call's prompt: they are consumed with it. */
+  inboxSeqs: readonly bigint[]
+}
+
+/** Adds a count to a column; an unknown count changes nothing. */
+function added(column: string, count: number | null): Prisma.Sql {
+  const name = Prisma.raw(`"${column}"`)
+  const known = knownCount(count)
+  return known === null ? sql`${name} = ${name}` : sql`${name} = coalesce(${name}, 0) + ${known}::bigint`
+}
+
+/** Stores what the model said in a step, what it cost, and which inbox items it has read. One statement, one commit. */
+export async function storeModelOutput(db: Queryable, claim: Claim, output: ModelOutput): Promise<WriteAnswer> {
+  const { usage } = output
+  const rows = await db.$queryRaw<{ abortRequested: boolean }[]>(sql`
+    with holder as (
+      update "offshoot"."AgentJob" set "steps" = greatest("steps", ${output.index + 1}),
+        ${added('inputTokens', usage.inputTokens)}, ${added('outputTokens', usage.outputTokens)},
+        ${added('reasoningTokens', usage.reasoningTokens)}, ${added('totalTokens', usage.totalTokens)}
+      where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'
+      returning "id", "abortRequestedAt" is not null as "abortRequested"
+    ), step as (
+      insert into "offshoot"."AgentStep" ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
+      select "id", ${output.index}, ${output.generation}, ${STORED_FORMAT}, ${encodeStoredJson(output.parts)}::jsonb,
+        ${JSON.stringify(usage)}::jsonb, ${output.finishReason},
+        clock_timestamp() - make_interval(secs => ${output.elapsedMs / 1000}), clock_timestamp()
+      from holder
+      on conflict ("jobId", "index") do update set "modelOutput" = excluded."modelOutput", "usage" = excluded."usage",
+        "finishReason" = excluded."finishReason", "startedAt" = excluded."startedAt", "finishedAt" = excluded."finishedAt"
+    ), read as (
+      update "offshoot"."InboxItem" set "consumedAtStep" = ${output.index}
+      where "seq" = any(${[...output.inboxSeqs]}::bigint[]) and "jobId" in (select "id" from holder)
+    )
+    select "abortRequested" from holder`)
+  const row = rows[0]
+  return row === undefined ? NOT_HELD : { held: true, abortRequested: row.abortRequested }
+}
+
+/** Stores that all tool results of a step are there, and what it adds to the messages. */
+export async function storeWholeStep(
+  db: Queryable,
+  claim: Claim,
+  index: number,
+  responseMessages: readonly ModelMessage[],
+): Promise<WriteAnswer> {
+  return answerOf(
+    db,
+    sql`
+    with holder as (${holder(claim)}), step as (
+      update "offshoot"."AgentStep" set "responseMessages" = ${encodeStoredJson(responseMessages)}::jsonb
+      where "jobId" in (select "id" from holder) and "index" = ${index}
+    )
+    select "abortRequested" from holder`,
+  )
+}
+
+export async function storeToolStart(
+  db: Queryable,
+  claim: Claim,
+  call: { stepIndex: number; toolCallId: string; toolName: string },
+): Promise<WriteAnswer> {
+  return answerOf(
+    db,
+    sql`
+    with holder as (${holder(claim)}), call as (
+      insert into "offshoot"."AgentToolCall" ("jobId", "stepIndex", "toolCallId", "toolName")
+      select "id", ${call.stepIndex}, ${call.toolCallId}, ${call.toolName} from holder
+      on conflict do nothing
+    )
+    select "abortRequested" from holder`,
+  )
+}
+
+export async function storeToolEnd(
+  db: Queryable,
+  claim: Claim,
+  call: { stepIndex: number; toolCallId: string; toolName: string; outcome: { output: unknown } | { error: unknown } },
+): Promise<WriteAnswer> {
+  return answerOf(
+    db,
+    sql`
+    with holder as (${holder(claim)}), call as (${toolEndInsert(sql`holder`, call)})
+    select "abortRequested" from holder`,
+  )
+}
+
+/** The same inside a transaction that has checked the claim already. */
+export async function insertToolEnd(
+  db: Queryable,
+  jobId: string,
+  call: { stepIndex: number; toolCallId: string; toolName: string; outcome: { output: unknown } | { error: unknown } },
+): Promise<void> {
+  await db.$executeRaw(toolEndInsert(sql`(select ${jobId}::text as "id") job`, call))
+}
+
+function toolEndInsert(
+  source: Prisma.Sql,
+  call: { stepIndex: number; toolCallId: string; toolName: string; outcome: { output: unknown } | { error: unknown } },
+) {
+  const output = 'output' in call.outcome ? encodeStoredJson(call.outcome.output) : null
+  const error = 'error' in call.outcome ? encodeStoredJson(call.outcome.error) : null
+  return sql`
+    insert into "offshoot"."AgentToolCall" ("jobId", "stepIndex", "toolCallId", "toolName", "finishedAt", "output", "error")
+    select "id", ${call.stepIndex}, ${call.toolCallId}, ${call.toolName}, clock_timestamp(), ${output}::jsonb, ${error}::jsonb from ${source}
+    on conflict ("jobId", "stepIndex", "toolCallId") do update
+      set "finishedAt" = excluded."finishedAt", "output" = excluded."output", "error" = excluded."error"
+      where "AgentToolCall"."finishedAt" is null`
+}
+
+async function answerOf(db: Queryable, statement: Prisma.Sql): Promise<WriteAnswer> {
+  const rows = await db.$queryRaw<{ abortRequested: boolean }[]>(statement)
+  const row = rows[0]
+  return row === undefined ? NOT_HELD : { held: true, abortRequested: row.abortRequested }
+}

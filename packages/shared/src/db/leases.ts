@@ -1,0 +1,15 @@
+import { type Database, sql } from './database.ts'
+
+/** Takes or renews a lease by Postgres's clock. False: somebody else holds it. */
+export async function takeLease(database: Database, name: string, holder: string, forMs: number): Promise<boolean> {
+  const changed = await database.$executeRaw(sql`
+    insert into "offshoot"."Lease" ("name", "holder", "until") values (${name}, ${holder}, clock_timestamp() + make_interval(secs => ${forMs / 1000}))
+    on conflict ("name") do update set "holder" = excluded."holder", "until" = excluded."until"
+      where "Lease"."holder" = excluded."holder" or "Lease"."until" < clock_timestamp()`)
+  return changed === 1
+}
+
+/** Gives a lease up, so that the next one need not wait for its end. */
+export async function dropLease(database: Database, name: string, holder: string): Promise<void> {
+  await database.$executeRaw(sql`delete from "offshoot"."Lease" where "name" = ${name} and "holder" = ${holder}`)
+}

@@ -1,0 +1,129 @@
+// Presence of the processes that run jobs: a row that says when each was last seen, and an advisory lock that a dying
+// process loses at once.
+import { Client } from 'pg'
+import type { Logger } from '../logger.ts'
+import { type Database, SESSION_TIMEOUT_MS, sql } from './database.ts'
+
+/** The first of the two numbers of every presence lock; the second is the worker's `lockKey`. */
+const LOCK_CLASS = 0x0ff5_4007
+
+export interface WorkerRow {
+  id: string
+  lockKey: number
+}
+
+export async function insertWorker(
+  database: Database,
+  worker: { id: string; host: string; pid: number; lanes: string[] },
+): Promise<WorkerRow> {
+  return database.worker.create({ data: worker, select: { id: true, lockKey: true } })
+}
+
+export interface HeldJob {
+  id: string
+  claimToken: string | null
+  abortRequested: boolean
+}
+
+/**
+ * One query for all jobs of a worker: says that it is alive, and answers what it holds and who wants what to stop. Null:
+ * the row is gone, since the worker was declared lost.
+ */
+export async function heartbeat(database: Database, workerId: string): Promise<HeldJob[] | null> {
+  const rows = await database.$queryRaw<
+    { id: string | null; claimToken: string | null; abortRequested: boolean | null }[]
+  >(sql`
+    with seen as (update "offshoot"."Worker" set "seenAt" = clock_timestamp() where "id" = ${workerId} returning "id")
+    select j."id", j."claimToken", j."abortRequestedAt" is not null as "abortRequested"
+    from seen left join "offshoot"."AgentJob" j on j."workerId" = seen."id" and j."state" = 'running'`)
+  if (rows.length === 0) return null
+  return rows.flatMap((row) =>
+    row.id === null ? [] : [{ id: row.id, claimToken: row.claimToken, abortRequested: row.abortRequested === true }],
+  )
+}
+
+export async function markDraining(database: Database, workerId: string): Promise<void> {
+  await database.$executeRaw(
+    sql`update "offshoot"."Worker" set "drainingAt" = clock_timestamp() where "id" = ${workerId}`,
+  )
+}
+
+export async function deleteWorker(database: Database, workerId: string): Promise<void> {
+  await database.$executeRaw(sql`delete from "offshoot"."Worker" where "id" = ${workerId}`)
+}
+
+export interface WorkerSight {
+  id: string
+  seenAt: Date
+  lockHeld: boolean
+  /** `seenAt` is older than the limit. */
+  overdue: boolean
+}
+
+/** All workers, as Postgres sees them now. */
+export async function lookAtWorkers(database: Database, lockMs: number): Promise<WorkerSight[]> {
+  return database.$queryRaw<WorkerSight[]>(sql`
+    select w."id", w."seenAt",
+      exists (
+        select 1 from pg_locks l
+        where l.locktype = 'advisory' and l.granted and l.objsubid = 2
+          and l.database = (select oid from pg_database where datname = current_database())
+          and l.classid = ${LOCK_CLASS}::int8::oid and l.objid = w."lockKey"::int8::oid
+      ) as "lockHeld",
+      w."seenAt" < clock_timestamp() - make_interval(secs => ${lockMs / 1000}) as "overdue"
+    from "offshoot"."Worker" w`)
+}
+
+export interface PresenceLock {
+  close(): Promise<void>
+}
+
+const RETRY_MS = 250
+
+/** Holds the worker's advisory lock on a session of its own; when that session breaks, takes the lock again at once. */
+export async function holdPresenceLock(options: {
+  databaseUrl: string
+  worker: WorkerRow
+  logger: Logger
+  onRegained: () => void
+}): Promise<PresenceLock> {
+  const { databaseUrl, worker, logger, onRegained } = options
+  let closed = false
+  let client: Client | undefined
+  let retry: NodeJS.Timeout | undefined
+
+  async function take(): Promise<void> {
+    const session = new Client({
+      connectionString: databaseUrl,
+      application_name: 'offshoot-presence',
+      keepAlive: true,
+      connectionTimeoutMillis: SESSION_TIMEOUT_MS,
+    })
+    session.on('error', (error) => logger.warn({ error: error.message }, 'presence session broke'))
+    session.on('end', () => {
+      if (!closed && client === session) takeAgainSoon()
+    })
+    await session.connect()
+    await session.query('select pg_advisory_lock($1, $2)', [LOCK_CLASS, worker.lockKey])
+    client = session
+  }
+
+  function takeAgainSoon(): void {
+    clearTimeout(retry)
+    retry = setTimeout(() => {
+      take().then(onRegained, (error: unknown) => {
+        logger.warn({ error }, 'presence lock not regained; trying again')
+        if (!closed) takeAgainSoon()
+      })
+    }, RETRY_MS)
+  }
+
+  await take()
+  return {
+    async close() {
+      closed = true
+      clearTimeout(retry)
+      await client?.end().catch(() => undefined)
+    },
+  }
+}

@@ -1,0 +1,92 @@
+// The config module (`OFFSHOOT_CONFIG`): what a product adds to Offshoot. Every process loads it, so that a name means
+// the same everywhere.
+import path from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { createOpenAI } from '@ai-sdk/openai'
+import type { ProviderV4 } from '@ai-sdk/provider'
+import { z } from 'zod'
+import { type Config, ConfigError } from './config.ts'
+import type { Bot, BotRef } from './contracts/bot.ts'
+import { type AiTool, registerAiTool } from './tools/registry.ts'
+
+/** Makes the provider for one job. It is called once an attempt; keep clients outside of it. */
+export type ProviderFactory = (job: { userId: string; jobId: string }) => ProviderV4
+
+export interface ExtensionsInput {
+  tools?: AiTool[]
+  /** Model providers by the name that stands before the colon in `modelOverride`. */
+  providers?: Record<string, ProviderFactory>
+  /** Answers before the Bot table, so that a host keeps its own bots; undefined: look in the table. */
+  resolveBot?: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined> | Bot | undefined
+}
+
+export interface Extensions {
+  providers: ReadonlyMap<string, ProviderFactory>
+  resolveBot: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined>
+}
+
+/** Types the config module: `export default defineConfig({ tools: [...] })`. */
+export function defineConfig(input: ExtensionsInput): ExtensionsInput {
+  return input
+}
+
+const extensionsSchema = z.strictObject({
+  tools: z
+    .array(
+      z.looseObject({ id: z.string().min(1), group: z.string(), userSelect: z.boolean(), tool: z.looseObject({}) }),
+    )
+    .optional(),
+  providers: z
+    .record(
+      z.string().regex(/^[^:]+$/, 'may not contain a colon'),
+      z.custom((value) => typeof value === 'function', 'must be a function'),
+    )
+    .optional(),
+  resolveBot: z.custom((value) => typeof value === 'function', 'must be a function').optional(),
+})
+
+/**
+ * Loads the config module, registers its tools and adds the built-in provider `openai`.
+ * @throws ConfigError when the module cannot be loaded or has another shape
+ */
+export async function loadExtensions(config: Config): Promise<Extensions> {
+  return createExtensions(
+    config,
+    config.OFFSHOOT_CONFIG === undefined ? {} : await importConfigModule(config.OFFSHOOT_CONFIG),
+  )
+}
+
+/** The same from values, for a host that passes them to `createOffshoot`. */
+export function createExtensions(config: Config, input: ExtensionsInput): Extensions {
+  for (const tool of input.tools ?? []) registerAiTool(tool)
+  const openai = createOpenAI({
+    ...(config.OPENAI_BASE_URL === undefined ? {} : { baseURL: config.OPENAI_BASE_URL }),
+    ...(config.OPENAI_API_KEY === undefined ? {} : { apiKey: config.OPENAI_API_KEY }),
+  })
+  return {
+    providers: new Map<string, ProviderFactory>([['openai', () => openai], ...Object.entries(input.providers ?? {})]),
+    resolveBot: async (ref, caller) => input.resolveBot?.(ref, caller),
+  }
+}
+
+async function importConfigModule(file: string): Promise<ExtensionsInput> {
+  const absolute = path.resolve(file)
+  let module: unknown
+  try {
+    module = await import(pathToFileURL(absolute).href)
+  } catch (cause) {
+    throw new ConfigError(
+      `OFFSHOOT_CONFIG: cannot load ${absolute}: ${cause instanceof Error ? cause.message : String(cause)}`,
+      { cause },
+    )
+  }
+  const exported = typeof module === 'object' && module !== null && 'default' in module ? module.default : undefined
+  const parsed = extensionsSchema.safeParse(exported)
+  if (!parsed.success) {
+    throw new ConfigError(
+      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, resolveBot }).\n${z.prettifyError(parsed.error)}`,
+    )
+  }
+  // The schema checked the shape; the functions inside are the product's own.
+  return exported as ExtensionsInput
+}

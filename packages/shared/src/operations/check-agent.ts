@@ -1,0 +1,106 @@
+import { type UIMessage } from 'ai'
+import { agentMessageParts } from '../agent-message.ts'
+import { jobReason, jobUsage } from '../agent-views.ts'
+import { type CheckInput, type CheckOutput, jobNotFound, type JobProgress } from '../contracts/check.ts'
+import { isTerminal, projectState } from '../contracts/job-state.ts'
+import { tailOf } from '../contracts/text.ts'
+import type { AgentJob } from '../db/agent-jobs.ts'
+import { loadJobMessages } from '../db/convos.ts'
+import { loadSteps, loadToolCalls } from '../db/journal.ts'
+import type { Runtime } from '../runtime.ts'
+import { type JobReader, readableJobs } from './readable-jobs.ts'
+import { waitForAgent } from './wait-for-agent.ts'
+
+/** How much of the live text is shown. */
+const LAST_TEXT_LENGTH = 2_000
+
+/**
+ * How a job stands. With `waitSeconds` it answers when the job ends or the time is up. A job that is unknown or not the
+ * reader's gives `jobNotFound`, the same for both.
+ */
+export async function checkAgent(
+  runtime: Runtime,
+  reader: JobReader,
+  input: CheckInput,
+  signal?: AbortSignal,
+): Promise<CheckOutput> {
+  let job = await findReadableJob(runtime, reader, input.jobId)
+  if (job === null) return jobNotFound(input.jobId)
+  if (input.waitSeconds > 0 && !isTerminal(job.state)) {
+    job =
+      (await waitForAgent(runtime, job.id, {
+        limitMs: input.waitSeconds * 1_000,
+        ...(signal === undefined ? {} : { signal }),
+      })) ?? job
+  }
+  return describeJob(runtime, job, input.includePartial)
+}
+
+export async function findReadableJob(
+  runtime: Pick<Runtime, 'database'>,
+  reader: JobReader,
+  jobId: string,
+): Promise<AgentJob | null> {
+  return runtime.database.agentJob.findFirst({ where: { AND: [{ id: jobId }, readableJobs(reader)] } })
+}
+
+async function describeJob(runtime: Runtime, job: AgentJob, includePartial: boolean): Promise<CheckOutput> {
+  const { database } = runtime
+  const output: CheckOutput = {
+    jobId: job.id,
+    state: projectState(job),
+    ...(job.reason === null ? {} : { reason: jobReason(job) }),
+    ...(job.waitingOn === null ? {} : { waitingOn: job.waitingOn }),
+    ...(job.error === null ? {} : { error: job.error }),
+  }
+  if (isTerminal(job.state)) {
+    return {
+      ...output,
+      ...(job.result === null ? {} : { result: job.result }),
+      ...(job.partial ? { partial: true } : {}),
+      messages: await loadJobMessages(database, job),
+      usage: jobUsage(job),
+      steps: job.steps,
+    }
+  }
+  const progress = await readProgress(runtime, job)
+  if (!includePartial) return { ...output, progress }
+  const messages = await loadJobMessages(database, job)
+  const partial = await partialMessage(runtime, job, progress.lastText ?? '')
+  return {
+    ...output,
+    progress,
+    partial: true,
+    usage: jobUsage(job),
+    steps: job.steps,
+    messages: partial === undefined ? messages : [...messages, partial],
+  }
+}
+
+async function partialMessage({ database }: Runtime, job: AgentJob, liveText: string): Promise<UIMessage | undefined> {
+  const parts = agentMessageParts(await loadSteps(database, job.id), await loadToolCalls(database, job.id), liveText)
+  return parts.length === 0 ? undefined : { id: job.id, role: 'assistant', parts }
+}
+
+async function readProgress({ database, liveStreams, signals, logger }: Runtime, job: AgentJob): Promise<JobProgress> {
+  const progress: JobProgress = { step: job.steps, maxSteps: job.maxSteps }
+  const openCall = await database.agentToolCall.findFirst({
+    where: { jobId: job.id, finishedAt: null },
+    orderBy: { startedAt: 'desc' },
+  })
+  if (openCall !== null) progress.currentTool = openCall.toolName
+  if (job.claimToken === null || !signals.isReachable()) return progress
+  let text = ''
+  try {
+    for (const { chunks } of await liveStreams.read(job.id, 0)) {
+      for (const chunk of chunks) {
+        if (chunk.type === 'start-step') text = ''
+        if (chunk.type === 'text-delta') text += chunk.delta
+      }
+    }
+  } catch (error) {
+    logger.debug({ jobId: job.id, error }, 'live text not readable')
+  }
+  if (text !== '') progress.lastText = tailOf(text, LAST_TEXT_LENGTH)
+  return progress
+}

@@ -1,0 +1,35 @@
+// The outbox entry that brings a pending job to a worker.
+import { deliveryId, PRIORITY_BASE, PRIORITY_MAX, PRIORITY_OF_WAKE } from '../contracts/delivery.ts'
+import type { AgentJob } from '../db/agent-jobs.ts'
+import type { Tx } from './transact.ts'
+
+type DeliveredJob = Pick<
+  AgentJob,
+  'id' | 'lane' | 'botLabel' | 'ownerId' | 'parentJobId' | 'depth' | 'deliverySeq' | 'priority' | 'runner'
+>
+
+/** Tells of a pending job's delivery. A wake or a hand-over comes first; a new job takes its place among its owner's. */
+export function tellDelivery(tx: Tx, job: DeliveredJob, urgency: 'new' | 'wake'): void {
+  tx.tell({
+    jobId: job.id,
+    kind: 'delivery',
+    key: `delivery:${deliveryId(job.id, job.deliverySeq)}`,
+    payload: {
+      lane: job.lane,
+      name: job.botLabel,
+      priority: urgency === 'wake' ? PRIORITY_OF_WAKE : Math.min(job.priority, PRIORITY_MAX),
+      data: {
+        agentJobId: job.id,
+        deliverySeq: job.deliverySeq,
+        owner: job.ownerId,
+        parent: job.parentJobId,
+        depth: job.depth,
+      },
+    },
+  })
+}
+
+/** The priority of a new job's delivery: behind as many others as its owner has unfinished jobs, plus what the spawn said. */
+export function priorityOfNewJob(unfinishedJobsOfOwner: number, spawnPriority: number): number {
+  return Math.min(PRIORITY_BASE + unfinishedJobsOfOwner + spawnPriority, PRIORITY_MAX)
+}

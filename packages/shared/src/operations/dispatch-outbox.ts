@@ -1,0 +1,180 @@
+// Tells others what the outbox holds: at once for the process that wrote it, again by the reconciler for what nobody
+// told in time. Everything told here is harmless when told twice.
+import { z } from 'zod'
+import { deliveryDataSchema } from '../contracts/delivery.ts'
+import type { Config } from '../config.ts'
+import type { Database } from '../db/database.ts'
+import { markOutboxDone, markOutboxFailed, type OutboxEntry, takeDueOutbox } from '../db/outbox.ts'
+import type { Logger } from '../logger.ts'
+import type { DeliveryQueues } from '../queue/delivery-queue.ts'
+import type { LiveStreams } from '../queue/live-streams.ts'
+import type { Signals } from '../queue/signals.ts'
+import { openCompletionEvents } from './completion-events.ts'
+
+export interface OutboxDispatcher {
+  /** Tells these entries in the background. */
+  dispatch(entries: readonly OutboxEntry[]): void
+  /** Tells what is due and answers how many entries that were. */
+  dispatchDue(): Promise<number>
+  /** Waits at most half a second for what is on its way. */
+  close(): Promise<void>
+}
+
+/** What one telling gets before it counts as failed (a Redis that is away never answers). */
+const TELL_LIMIT_MS = 500
+const EVENT_LIMIT_MS = 10_000
+/** Done marks are written together, this long after the first of them. */
+const DONE_BATCH_MS = 50
+const DUE_BATCH = 200
+/** 1 s, 2 s, 4 s … up to 5 minutes; after this many attempts, about half a day, an entry is a dead letter. */
+const MAX_ATTEMPTS = 150
+const MAX_BACK_OFF_MS = 300_000
+
+export const deliveryPayloadSchema = z.object({
+  lane: z.string(),
+  name: z.string(),
+  priority: z.number(),
+  data: deliveryDataSchema,
+})
+export const removalPayloadSchema = z.object({ lane: z.string(), deliverySeq: z.number() })
+export const endedPayloadSchema = z.object({
+  generation: z.number(),
+  attempt: z.number(),
+  state: z.enum(['completed', 'failed', 'aborted']),
+  reason: z.string(),
+  error: z.string().nullable(),
+})
+export const completionEventPayloadSchema = z.object({
+  id: z.string(),
+  name: z.string(),
+  data: z.record(z.string(), z.unknown()),
+})
+
+/** Trying again cannot help: the entry becomes a dead letter at once. */
+export class UndeliverableError extends Error {
+  override name = 'UndeliverableError'
+}
+
+export interface DispatchDependencies {
+  config: Config
+  logger: Logger
+  database: Database
+  deliveries: DeliveryQueues
+  signals: Signals
+  liveStreams: LiveStreams
+}
+
+export function openOutboxDispatcher(dependencies: DispatchDependencies): OutboxDispatcher {
+  const { database, logger } = dependencies
+  const completionEvents = openCompletionEvents(dependencies)
+  const underway = new Set<Promise<void>>()
+  let done: bigint[] = []
+  let flushTimer: NodeJS.Timeout | undefined
+
+  async function flushDone(): Promise<void> {
+    clearTimeout(flushTimer)
+    flushTimer = undefined
+    const ids = done
+    done = []
+    if (ids.length === 0) return
+    // A mark that is not written only means that the reconciler tells the entry again.
+    await markOutboxDone(database, ids).catch((error: unknown) => logger.warn({ error }, 'outbox marks not written'))
+  }
+
+  async function tell(entry: OutboxEntry): Promise<void> {
+    try {
+      await withLimit(
+        tellOne(dependencies, completionEvents, entry),
+        entry.kind === 'completionEvent' ? EVENT_LIMIT_MS : TELL_LIMIT_MS,
+      )
+      done.push(entry.id)
+      flushTimer ??= setTimeout(() => void track(flushDone()), DONE_BATCH_MS)
+    } catch (error) {
+      const message = error instanceof Error ? error.message : String(error)
+      const dead = error instanceof UndeliverableError || entry.attempts + 1 >= MAX_ATTEMPTS
+      const delayMs = dead ? null : Math.min(1_000 * 2 ** Math.min(entry.attempts, 16), MAX_BACK_OFF_MS)
+      logger.warn(
+        { outboxId: String(entry.id), kind: entry.kind, jobId: entry.jobId, error: message, dead },
+        'could not tell',
+      )
+      await markOutboxFailed(database, entry.id, message, delayMs).catch(() => undefined)
+    }
+  }
+
+  function track(work: Promise<void>): Promise<void> {
+    underway.add(work)
+    return work.finally(() => underway.delete(work))
+  }
+
+  return {
+    dispatch(entries) {
+      for (const entry of entries) void track(tell(entry))
+    },
+    async dispatchDue() {
+      const due = await takeDueOutbox(database, DUE_BATCH)
+      await Promise.all(due.map((entry) => track(tell(entry))))
+      return due.length
+    },
+    async close() {
+      const limit = new Promise<void>((resolve) => setTimeout(resolve, TELL_LIMIT_MS).unref())
+      await Promise.race([Promise.all(underway), limit])
+      await Promise.race([flushDone(), limit])
+    },
+  }
+}
+
+async function tellOne(
+  { deliveries, signals, liveStreams }: DispatchDependencies,
+  completionEvents: ReturnType<typeof openCompletionEvents>,
+  entry: OutboxEntry,
+): Promise<void> {
+  switch (entry.kind) {
+    case 'delivery':
+      return deliveries.add(deliveryPayloadSchema.parse(entry.payload))
+    case 'removal': {
+      const { lane, deliverySeq } = removalPayloadSchema.parse(entry.payload)
+      return deliveries.remove(lane, entry.jobId, deliverySeq)
+    }
+    case 'ended': {
+      const { generation, attempt, state, error, reason } = endedPayloadSchema.parse(entry.payload)
+      signals.publish(`job:${entry.jobId}`, 'ended')
+      await liveStreams.append(entry.jobId, { generation, attempt, end: true, chunks: endChunks(state, error, reason) })
+      signals.publish(`live:${entry.jobId}`, 'frames')
+      return
+    }
+    case 'completionEvent':
+      return completionEvents.send(entry.jobId, completionEventPayloadSchema.parse(entry.payload))
+  }
+}
+
+/** How a live stream ends: the AI SDK's own last chunks. */
+export function endChunks(state: 'completed' | 'failed' | 'aborted', error: string | null, reason: string) {
+  switch (state) {
+    case 'completed':
+      return [{ type: 'finish' as const, finishReason: 'stop' as const }]
+    case 'failed':
+      return [
+        { type: 'error' as const, errorText: error ?? reason },
+        { type: 'finish' as const, finishReason: 'error' as const },
+      ]
+    case 'aborted':
+      return [
+        { type: 'abort' as const, reason },
+        { type: 'finish' as const, finishReason: 'other' as const },
+      ]
+  }
+}
+
+async function withLimit(work: Promise<void>, limitMs: number): Promise<void> {
+  let timer: NodeJS.Timeout | undefined
+  const limit = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no answer within ${limitMs} ms`)), limitMs)
+  })
+  try {
+    await Promise.race([work, limit])
+  } finally {
+    clearTimeout(timer)
+    // After the limit nobody waits for the work any more; its late failure is no news.
+    work.catch(() => undefined)
+  }
+}

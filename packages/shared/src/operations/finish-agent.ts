@@ -1,0 +1,243 @@
+// The end of a job, on every path. One transaction under the tree's lock writes the terminal state, the final message,
+// the parent's wake and inbox item, the end of those that end with it, and the outbox entries that tell others.
+import type { UIMessage } from 'ai'
+import { agentMessageParts, lastStepText } from '../agent-message.ts'
+import { jobUsage } from '../agent-views.ts'
+import { headOf } from '../contracts/text.ts'
+import { REASONS, type Reason } from '../contracts/reason.ts'
+import {
+  type AgentJob,
+  endJob,
+  type Ending,
+  type EndingGuard,
+  findLiveDescendants,
+  storeAbortWish,
+} from '../db/agent-jobs.ts'
+import { appendMessage } from '../db/convos.ts'
+import { loadSteps, loadToolCalls } from '../db/journal.ts'
+import { encodeStored } from '../db/stored-value.ts'
+import { lockConvo, lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
+import { wakeParentOf } from './wake-agent.ts'
+
+export interface FinalMessage {
+  parts: UIMessage['parts']
+}
+
+/**
+ * Ends a job as one transaction of its own. With `keepWhileInboxUnread` a job whose inbox has unread items does not end:
+ * they deserve one more step.
+ * @returns the ended row, or null when somebody else had ended it or taken it over: then nothing was written
+ */
+export async function finishAgent(
+  runtime: TransactRuntime,
+  job: Pick<AgentJob, 'id' | 'rootJobId'>,
+  options: FinishOptions & { keepWhileInboxUnread: boolean },
+): Promise<AgentJob | null | 'unread-inbox'>
+export async function finishAgent(
+  runtime: TransactRuntime,
+  job: Pick<AgentJob, 'id' | 'rootJobId'>,
+  options: FinishOptions,
+): Promise<AgentJob | null>
+export async function finishAgent(
+  runtime: TransactRuntime,
+  job: Pick<AgentJob, 'id' | 'rootJobId'>,
+  options: FinishOptions & { keepWhileInboxUnread?: boolean },
+): Promise<AgentJob | null | 'unread-inbox'> {
+  return transact(runtime, async (tx) => {
+    await lockTree(tx, job.rootJobId)
+    if (options.keepWhileInboxUnread === true) {
+      const unread = await tx.db.inboxItem.count({ where: { jobId: job.id, consumedAtStep: null } })
+      if (unread > 0) return 'unread-inbox'
+    }
+    const ended = await finishInTransaction(tx, job.id, options)
+    if (ended !== null || options.guard === 'unclaimed') return ended
+    // An earlier try of this very transaction may have been committed without an answer.
+    const row = await tx.db.agentJob.findUnique({ where: { id: job.id } })
+    return row?.state === options.ending.state && row.claimToken === options.guard.token ? row : null
+  })
+}
+
+export interface FinishOptions {
+  guard: EndingGuard
+  ending: Ending
+  message?: FinalMessage
+  actorId?: string
+}
+
+/** The same inside a transaction that holds the tree's lock. */
+export async function finishInTransaction(
+  tx: Tx,
+  jobId: string,
+  { guard, ending, message, actorId }: FinishOptions,
+): Promise<AgentJob | null> {
+  const job = await endJob(tx.db, jobId, guard, ending)
+  if (job === null) return null
+  await storeFinalMessage(tx, job, message)
+  tx.record({
+    jobId,
+    kind: 'ended',
+    ...(actorId === undefined ? {} : { actorId }),
+    data: { state: ending.state, reason: ending.reason, steps: job.steps, generation: job.generation },
+  })
+  await tellParent(tx, job)
+  if (ending.state !== 'completed')
+    await endSubtree(tx, job, { by: actorId ?? null, reason: 'aborted_by_parent', text: null })
+  tellOthers(tx, job, ending)
+  return job
+}
+
+/**
+ * Stores an abort wish on a job's live descendants, but for those that were spawned to outlive it, and ends at once
+ * those that no worker holds. Answers how many it reached.
+ */
+export async function endSubtree(
+  tx: Tx,
+  job: Pick<AgentJob, 'id'>,
+  wish: { by: string | null; reason: Reason; text: string | null },
+): Promise<number> {
+  const live = await findLiveDescendants(tx.db, job.id)
+  const survivors = new Set(
+    live.filter((each) => each.mode === 'async' && each.onParentEnd === 'continue').map((each) => each.id),
+  )
+  const ending = live.filter(
+    (each) => !survivors.has(each.id) && !each.ancestorIds.some((ancestor) => survivors.has(ancestor)),
+  )
+  return abortJobs(tx, ending, wish)
+}
+
+/** Stores the wish on these jobs; ends those that nobody holds, nudges the workers of the others. Deepest jobs first. */
+export async function abortJobs(
+  tx: Tx,
+  jobs: readonly AgentJob[],
+  wish: { by: string | null; reason: Reason; text: string | null },
+): Promise<number> {
+  const wished = await storeAbortWish(
+    tx.db,
+    jobs.map((each) => each.id),
+    wish,
+  )
+  for (const job of wished) {
+    tx.record({
+      jobId: job.id,
+      kind: 'abort-requested',
+      ...(wish.by === null ? {} : { actorId: wish.by }),
+      data: { reason: wish.reason },
+    })
+  }
+  const held = wished.filter((job) => job.claimToken !== null)
+  tx.nudgeWorkers(held.map((job) => job.id))
+  const free = wished.filter((job) => job.claimToken === null).sort((a, b) => b.depth - a.depth)
+  for (const job of free)
+    await finishInTransaction(tx, job.id, {
+      guard: 'unclaimed',
+      ending: await abortedEnding(tx, job, wish),
+      ...(wish.by === null ? {} : { actorId: wish.by }),
+    })
+  return wished.length
+}
+
+/** The ending of a job that no worker holds: what its finished steps had said is kept as partial. */
+async function abortedEnding(tx: Tx, job: AgentJob, wish: { reason: Reason; text: string | null }): Promise<Ending> {
+  const steps = job.steps === 0 ? [] : await loadSteps(tx.db, job.id)
+  return {
+    state: 'aborted',
+    reason: wish.reason,
+    result: lastStepText(steps),
+    error: wish.text ?? REASONS[wish.reason].sentence,
+    partial: job.steps > 0,
+  }
+}
+
+async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | undefined): Promise<void> {
+  let parts = message?.parts
+  if (parts === undefined && job.steps > 0) {
+    parts = agentMessageParts(await loadSteps(tx.db, job.id), await loadToolCalls(tx.db, job.id))
+  }
+  if (parts === undefined || parts.length === 0) return
+  await lockConvo(tx, job.convoId)
+  await appendMessage(tx.db, {
+    id: job.id,
+    convoId: job.convoId,
+    ownerId: job.ownerId,
+    role: 'assistant',
+    parts,
+    jobId: job.id,
+    usage: jobUsage(job),
+  })
+}
+
+/** Wakes a parent that waits for this child, and puts the outcome into its inbox when the spawn asked for it. */
+async function tellParent(tx: Tx, job: AgentJob): Promise<void> {
+  if (job.parentJobId === null) return
+  if (job.notifyParent && job.mode === 'async') {
+    await tx.db.inboxItem.createMany({
+      data: [
+        {
+          jobId: job.parentJobId,
+          key: `outcome:${job.id}:${job.generation}`,
+          kind: 'childOutcome',
+          parts: encodeStored([{ type: 'text', text: outcomeText(job) }]),
+        },
+      ],
+      skipDuplicates: true,
+    })
+  }
+  await wakeParentOf(tx, job)
+}
+
+/** What a parent's model reads of a child's end: marked as data, with the true state from the row. */
+function outcomeText(job: AgentJob): string {
+  return `[sub-agent ${job.botLabel}, job ${job.id}, state ${job.state}, reason ${job.reason ?? ''}]\n${job.result ?? job.error ?? ''}`
+}
+
+function tellOthers(tx: Tx, job: AgentJob, ending: Ending): void {
+  tx.tell({
+    jobId: job.id,
+    kind: 'ended',
+    key: `ended:${job.id}:${job.generation}`,
+    payload: {
+      generation: job.generation,
+      attempt: job.attempt,
+      state: ending.state,
+      reason: ending.reason,
+      error: job.error,
+    },
+  })
+  if (job.attempt === 0 || job.claimToken === null) {
+    tx.tell({
+      jobId: job.id,
+      kind: 'removal',
+      key: `removal:${job.id}:${job.deliverySeq}`,
+      payload: { lane: job.lane, deliverySeq: job.deliverySeq },
+    })
+  }
+  if (job.completionEventName !== null) {
+    const id = `agent-job-${job.id}-${job.generation}`
+    tx.tell({
+      jobId: job.id,
+      kind: 'completionEvent',
+      key: `event:${id}`,
+      payload: { id, name: job.completionEventName, data: eventData(job) },
+    })
+  }
+}
+
+/** Characters of the result that a completion event carries. */
+const EVENT_RESULT_LENGTH = 8_000
+
+function eventData(job: AgentJob) {
+  const result = job.result ?? ''
+  const given = job.completionEventData
+  return {
+    ...(given !== null && typeof given === 'object' && !Array.isArray(given) ? given : {}),
+    jobId: job.id,
+    convoId: job.convoId,
+    state: job.state,
+    reason: job.reason,
+    result: headOf(result, EVENT_RESULT_LENGTH),
+    resultTruncated: result.length > EVENT_RESULT_LENGTH,
+    ...(job.error === null ? {} : { error: job.error }),
+    steps: job.steps,
+    usage: jobUsage(job),
+  }
+}

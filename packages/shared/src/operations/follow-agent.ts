@@ -1,0 +1,90 @@
+// Following a job's live stream from a cursor to its end. Subscribe first, then read, so that nothing falls between.
+import type { UIMessageChunk } from 'ai'
+import { isTerminal } from '../contracts/job-state.ts'
+import type { LiveBatch } from '../contracts/live-frame.ts'
+import type { Runtime } from '../runtime.ts'
+import { createWaker } from '../waker.ts'
+import { endChunks } from './dispatch-outbox.ts'
+import { jobReason } from '../agent-views.ts'
+
+/** A chunk with its number in the job's live stream, which is the cursor after it. */
+export interface NumberedChunk {
+  seq: number
+  chunk: UIMessageChunk
+}
+
+const LOOK_EVERY_MS = 5_000
+const LOOK_EVERY_MS_WITHOUT_REDIS = 1_000
+
+/**
+ * Yields the frames after `afterSeq`, as they come, until the job's end frame; ends early when `signal` is aborted. A job
+ * that has ended without an end frame (its stream expired, or Redis was emptied) ends from its row.
+ */
+export async function* followAgent(
+  runtime: Pick<Runtime, 'database' | 'signals' | 'liveStreams' | 'logger'>,
+  jobId: string,
+  options: { afterSeq?: number; signal?: AbortSignal } = {},
+): AsyncGenerator<NumberedChunk> {
+  const { signals } = runtime
+  const waker = createWaker()
+  const unsubscribes = await Promise.all([
+    signals.subscribe(`live:${jobId}`, waker.wake),
+    signals.subscribe(`job:${jobId}`, waker.wake),
+  ])
+  options.signal?.addEventListener('abort', waker.wake)
+  let cursor = options.afterSeq ?? 0
+  try {
+    while (options.signal?.aborted !== true) {
+      const batches = await readBatches(runtime, jobId, cursor)
+      for (const { seq, chunk } of batches.flatMap(numbered)) {
+        if (seq <= cursor) continue
+        cursor = seq
+        yield { seq, chunk }
+      }
+      if (batches.some((batch) => batch.end === true)) return
+      if (batches.length > 0) continue
+      const end = await endFromRow(runtime, jobId)
+      // The end frame may have come between the two looks.
+      if (end !== undefined && (await readBatches(runtime, jobId, cursor)).length === 0) {
+        for (const chunk of end) yield { seq: (cursor += 1), chunk }
+        return
+      }
+      if (end === undefined) await waker.pause(signals.isReachable() ? LOOK_EVERY_MS : LOOK_EVERY_MS_WITHOUT_REDIS)
+    }
+  } finally {
+    options.signal?.removeEventListener('abort', waker.wake)
+    for (const unsubscribe of unsubscribes) unsubscribe()
+  }
+}
+
+function numbered(batch: LiveBatch): NumberedChunk[] {
+  return batch.chunks.map((chunk, offset) => ({ seq: batch.firstSeq + offset, chunk }))
+}
+
+/** With Redis away there is nothing to read; the look goes on, and the row decides. */
+async function readBatches(
+  { liveStreams, signals, logger }: Pick<Runtime, 'liveStreams' | 'signals' | 'logger'>,
+  jobId: string,
+  cursor: number,
+): Promise<LiveBatch[]> {
+  if (!signals.isReachable()) return []
+  try {
+    return await liveStreams.read(jobId, cursor)
+  } catch (error) {
+    logger.warn({ jobId, error }, 'live stream not readable')
+    return []
+  }
+}
+
+async function endFromRow(
+  { database }: Pick<Runtime, 'database'>,
+  jobId: string,
+): Promise<UIMessageChunk[] | undefined> {
+  const job = await database.agentJob.findUnique({ where: { id: jobId } })
+  if (job === null || !isTerminal(job.state)) return undefined
+  // The worker's process tells the end right after the commit; give it a moment before the row speaks for it.
+  const sinceEndMs = job.finishedAt === null ? Infinity : Date.now() - job.finishedAt.getTime()
+  return sinceEndMs < END_FRAME_GRACE_MS ? undefined : endChunks(job.state, job.error, jobReason(job))
+}
+
+const END_FRAME_GRACE_MS = 3_000

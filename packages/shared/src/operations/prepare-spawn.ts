@@ -1,0 +1,192 @@
+// What can be decided about a spawn before its transaction: who asks, may they, for which bot, with which model and
+// tools. Refusals are values; they leave nothing behind.
+import { createHash } from 'node:crypto'
+import { type Bot, describeBotRef } from '../contracts/bot.ts'
+import type { Reason } from '../contracts/reason.ts'
+import { DEFAULT_MAX_STEPS, MAX_MESSAGE_LENGTH, type ProgramSpawnInput } from '../contracts/spawn.ts'
+import { characterCount } from '../contracts/text.ts'
+import { findBot } from '../db/bots.ts'
+import type { Grant } from '../db/generated/client.ts'
+import { isAdmin, mayDelegate } from '../db/users.ts'
+import type { Runtime } from '../runtime.ts'
+
+/** Where a spawn comes from. A model's words never get in here. */
+export interface SpawnOrigin {
+  /** Who asks. In a running job: the job's owner. */
+  userId: string
+  /** Set when somebody else acts as `userId`, who may be an admin: admin rights do not pass on. */
+  withoutAdminRights?: true
+  delegateUserIds: readonly string[]
+  /** The depth of the asking turn or job. */
+  depth: number
+  parentConvoId: string | null
+  spaceId: string | null
+  /** The running job and the tool call that asks. */
+  parent?: SpawnParent
+  idempotencyKey?: string
+  traceparent?: string
+}
+
+export interface SpawnParent {
+  jobId: string
+  rootJobId: string
+  ancestorIds: readonly string[]
+  triggeredByIds: readonly string[]
+  step: number
+  toolCallId: string
+  /** The tools that the parent has: a child's are a subset. */
+  toolNames: readonly string[]
+  /** Which right the parent itself runs on; a delegated job may not delegate further. */
+  grant: Grant
+  deadlineMsLeft: number
+}
+
+export interface PreparedSpawn {
+  bot: Bot
+  input: ProgramSpawnInput
+  origin: SpawnOrigin
+  ownerId: string
+  grant: Grant
+  toolNames: string[]
+  maxSteps: number
+  timeoutMs: number
+  lane: string
+  requestHash: string
+}
+
+export interface Refusal {
+  refused: true
+  reason: Reason
+  error: string
+}
+
+export function refuse(reason: Reason, error: string): Refusal {
+  return { refused: true, reason, error }
+}
+
+export async function prepareSpawn(
+  runtime: Runtime,
+  origin: SpawnOrigin,
+  input: ProgramSpawnInput,
+): Promise<PreparedSpawn | Refusal> {
+  const { config } = runtime
+  if (origin.depth >= config.MAX_SPAWN_DEPTH) {
+    return refuse(
+      'depth_limit',
+      `Maximum spawn depth (${config.MAX_SPAWN_DEPTH}) exceeded. Do this work yourself instead of spawning a sub-agent for it.`,
+    )
+  }
+  const combination = checkCombination(input)
+  if (combination !== undefined) return combination
+
+  const ownerId = input.runAsUserId ?? origin.userId
+  const grant = await findGrant(runtime, origin, ownerId)
+  if (grant === undefined) {
+    return refuse(
+      'not_authorized',
+      `Not authorized to spawn sub-agent as user ${ownerId}. Allowed are yourself and users that you are a delegate of; leave runAsUserId out to run as yourself.`,
+    )
+  }
+
+  const bot =
+    (await runtime.extensions.resolveBot(input.bot, { userId: ownerId })) ??
+    (await findBot(runtime.database, input.bot, ownerId))
+  if (bot === undefined) return refuse('unknown_bot', `Bot not found: ${describeBotRef(input.bot)}.`)
+  const model = checkModel(runtime, input, bot)
+  if (model !== undefined) return model
+  const toolNames = chooseTools(bot, origin.parent, input.overrides?.toolFilter ?? [])
+  if ('refused' in toolNames) return toolNames
+
+  return {
+    bot,
+    input,
+    origin,
+    ownerId,
+    grant,
+    toolNames,
+    maxSteps: input.overrides?.maxSteps ?? DEFAULT_MAX_STEPS,
+    timeoutMs: Math.ceil(
+      Math.min(
+        input.timeoutSeconds === undefined ? config.JOB_TIMEOUT_MS : input.timeoutSeconds * 1_000,
+        origin.parent?.deadlineMsLeft ?? Infinity,
+      ),
+    ),
+    lane: input.lane ?? bot.lane,
+    requestHash: createHash('sha256').update(canonicalJson(input)).digest('hex'),
+  }
+}
+
+function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
+  const length = characterCount(input.message)
+  if (length < 1 || length > MAX_MESSAGE_LENGTH) {
+    return refuse(
+      'invalid_request',
+      `message must be 1 to ${MAX_MESSAGE_LENGTH} characters long; this one has ${length}.`,
+    )
+  }
+  if (input.mode === 'sync' && input.completionEvent !== undefined) {
+    return refuse(
+      'invalid_request',
+      'completionEvent is only valid in async mode. Leave it out, or set mode to "async".',
+    )
+  }
+  if (input.mode === 'sync' && input.notifyParent === true) {
+    return refuse(
+      'invalid_request',
+      'notifyParent is only valid in async mode. A sync spawn brings its outcome as the result of the call.',
+    )
+  }
+  if (input.runner === 'inline')
+    return refuse(
+      'invalid_request',
+      'The runner "inline" is not available here. Leave runner out, or set it to "queue".',
+    )
+  return undefined
+}
+
+/** Which right lets the asking user run a job as `ownerId`; undefined: none. Admin rights do not pass through delegation. */
+async function findGrant({ database }: Runtime, origin: SpawnOrigin, ownerId: string): Promise<Grant | undefined> {
+  if (ownerId === origin.userId) return 'self'
+  if (origin.parent !== undefined && origin.parent.grant !== 'self') return undefined
+  if (origin.delegateUserIds.includes(ownerId)) return 'context'
+  if (await mayDelegate(database, origin.userId, ownerId)) return 'delegate'
+  return origin.withoutAdminRights !== true && (await isAdmin(database, origin.userId)) ? 'admin' : undefined
+}
+
+function checkModel(runtime: Runtime, input: ProgramSpawnInput, bot: Bot): Refusal | undefined {
+  const override = input.overrides?.modelOverride
+  if (override !== undefined && splitModel(override) === undefined) {
+    return refuse('invalid_request', `Invalid modelOverride format: "${override}". Expected "integration:modelName".`)
+  }
+  const integration = override === undefined ? bot.integration : (splitModel(override)?.integration ?? '')
+  if (runtime.extensions.providers.has(integration)) return undefined
+  return refuse(
+    'invalid_request',
+    `Unknown model provider: ${integration}. Known: ${[...runtime.extensions.providers.keys()].join(', ')}.`,
+  )
+}
+
+/** Splits `"integration:modelName"` at the first colon; model names may hold colons. */
+export function splitModel(model: string): { integration: string; modelName: string } | undefined {
+  const colon = model.indexOf(':')
+  if (colon < 1 || colon === model.length - 1) return undefined
+  return { integration: model.slice(0, colon), modelName: model.slice(colon + 1) }
+}
+
+function chooseTools(bot: Bot, parent: SpawnParent | undefined, filter: readonly string[]): string[] | Refusal {
+  const available = bot.toolNames.filter((name) => parent === undefined || parent.toolNames.includes(name))
+  if (filter.length === 0) return available
+  const unknown = filter.filter((name) => !available.includes(name))
+  if (unknown.length > 0)
+    return refuse('unknown_tool', `Unknown tools: ${unknown.join(', ')}. Known: ${available.join(', ')}.`)
+  return available.filter((name) => filter.includes(name))
+}
+
+/** JSON with sorted keys: the same request gives the same text. */
+function canonicalJson(value: unknown): string {
+  return JSON.stringify(value, (_, field: unknown) =>
+    field !== null && typeof field === 'object' && !Array.isArray(field)
+      ? Object.fromEntries(Object.entries(field).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : field,
+  )
+}

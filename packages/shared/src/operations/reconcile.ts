@@ -1,0 +1,187 @@
+// The reconciler repairs what no signal repaired. It runs in every API and worker process, one of them active at a time
+// by a lease, so that limits hold with no worker at all. Each round asks Postgres for what is overdue; every repair is
+// one of the ordinary, guarded operations, so that two reconcilers at once would do no harm.
+import { REASONS, type Reason } from '../contracts/reason.ts'
+import { lastStepText } from '../agent-message.ts'
+import type { AgentJob } from '../db/agent-jobs.ts'
+import { type Database, sql } from '../db/database.ts'
+import { loadSteps } from '../db/journal.ts'
+import { dropLease, takeLease } from '../db/leases.ts'
+import { deleteWorker, lookAtWorkers, type WorkerSight } from '../db/workers.ts'
+import type { Runtime } from '../runtime.ts'
+import { createWaker } from '../waker.ts'
+import { tellDelivery } from './deliver.ts'
+import { finishAgent } from './finish-agent.ts'
+import { handBack } from './hand-back.ts'
+import { lockTree, transact } from './transact.ts'
+import { wakeAgent } from './wake-agent.ts'
+
+const LEASE = 'reconciler'
+const LEASE_MS = 5_000
+const ROUND_EVERY_MS = 500
+/** A delivery gets this long before Redis is asked about it. */
+const DELIVERY_GRACE_MS = 5_000
+const BATCH = 500
+/** After Postgres came back nobody is declared lost for this long: workers reconnect, too. */
+const CALM_AFTER_OUTAGE_MS = 5_000
+
+export interface Reconciler {
+  stop(): Promise<void>
+}
+
+/** Starts the rounds. `holder` names this process in the lease. */
+export function startReconciler(runtime: Runtime, options: { holder: string }): Reconciler {
+  const { database, logger } = runtime
+  const lostWorkers = lostWorkerWatch(runtime)
+  const waker = createWaker()
+  const stopping = new AbortController()
+  let calmUntil = 0
+
+  async function round(): Promise<void> {
+    if (!(await takeLease(database, LEASE, options.holder, LEASE_MS))) return
+    if (performance.now() >= calmUntil) await lostWorkers()
+    for (const repair of [endUnheldJobs, wakeOverdueWaits, redeliverLostDeliveries]) await repair(runtime)
+    await runtime.outbox.dispatchDue()
+  }
+
+  async function run(): Promise<void> {
+    while (!stopping.signal.aborted) {
+      try {
+        await round()
+      } catch (error) {
+        calmUntil = performance.now() + CALM_AFTER_OUTAGE_MS
+        logger.warn({ error }, 'a round of the reconciler failed; the next one follows')
+      }
+      await waker.pause(ROUND_EVERY_MS)
+    }
+  }
+
+  const running = run()
+  return {
+    async stop() {
+      stopping.abort()
+      waker.wake()
+      await running
+      await dropLease(database, LEASE, options.holder).catch(() => undefined)
+    },
+  }
+}
+
+/**
+ * A worker is lost when its lock is free in two looks (a round apart) and its row was not seen in between, or when it
+ * was not seen for WORKER_LOCK_MS. Its jobs go to others at once.
+ */
+function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
+  const { database, config, logger } = runtime
+  let before = new Map<string, WorkerSight>()
+  return async () => {
+    const sights = await lookAtWorkers(database, config.WORKER_LOCK_MS)
+    const lost = sights.filter((sight) => {
+      const earlier = before.get(sight.id)
+      const lockGone =
+        !sight.lockHeld &&
+        earlier !== undefined &&
+        !earlier.lockHeld &&
+        earlier.seenAt.getTime() === sight.seenAt.getTime()
+      return lockGone || sight.overdue
+    })
+    before = new Map(sights.map((sight) => [sight.id, sight]))
+    for (const worker of lost) {
+      const jobs = await jobsOf(database, worker.id)
+      logger.warn(
+        { workerId: worker.id, jobs: jobs.length, overdue: worker.overdue },
+        'worker lost; its jobs go to others',
+      )
+      for (const job of jobs) await handBack(runtime, job, { lostWorkerId: worker.id }, 'worker-lost')
+      await deleteWorker(database, worker.id)
+    }
+    for (const job of await jobsOfUnknownWorkers(database))
+      await handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost')
+  }
+}
+
+async function jobsOf(database: Database, workerId: string): Promise<Pick<AgentJob, 'id' | 'rootJobId'>[]> {
+  return database.agentJob.findMany({
+    where: { workerId, state: 'running', claimToken: { not: null } },
+    select: { id: true, rootJobId: true },
+  })
+}
+
+/** A worker that was declared lost and claimed a job in the same moment has no row any more. */
+async function jobsOfUnknownWorkers(
+  database: Database,
+): Promise<{ id: string; rootJobId: string; workerId: string }[]> {
+  return database.$queryRaw(sql`
+    select j."id", j."rootJobId", j."workerId" from "offshoot"."AgentJob" j
+    where j."state" = 'running' and j."claimToken" is not null
+      and not exists (select 1 from "offshoot"."Worker" w where w."id" = j."workerId") limit ${BATCH}`)
+}
+
+/** Ends jobs that no worker holds and that have an abort wish, or are past their deadline or queue-time limit. */
+async function endUnheldJobs(runtime: Runtime): Promise<void> {
+  const jobs = await runtime.database.$queryRaw<(AgentJob & { due: Reason })[]>(sql`
+    select *, case when "abortRequestedAt" is not null then coalesce("abortReason", 'aborted_by_user')
+      when "deadlineAt" <= clock_timestamp() then 'timeout_total' else 'timeout_queue' end as "due"
+    from "offshoot"."AgentJob"
+    where "state" in ('pending', 'running') and "claimToken" is null and (
+      "abortRequestedAt" is not null or "deadlineAt" <= clock_timestamp()
+      or ("attempt" = 0 and "state" = 'pending'
+        and "createdAt" <= clock_timestamp() - make_interval(secs => coalesce("queueTimeoutMs", ${runtime.config.JOB_QUEUE_TIMEOUT_MS}) / 1000.0)))
+    limit ${BATCH}`)
+  for (const job of jobs) {
+    const { state, sentence } = REASONS[job.due]
+    const result = job.steps === 0 ? null : lastStepText(await loadSteps(runtime.database, job.id))
+    await finishAgent(runtime, job, {
+      guard: 'unclaimed',
+      ending: { state, reason: job.due, result, error: job.abortText ?? sentence, partial: job.steps > 0 },
+      ...(job.abortRequestedBy === null ? {} : { actorId: job.abortRequestedBy }),
+    })
+  }
+}
+
+/** Wakes jobs whose wait is over: its time has come, or no child that it waits for is live. */
+async function wakeOverdueWaits(runtime: Runtime): Promise<void> {
+  const waiting = await runtime.database.$queryRaw<{ id: string; rootJobId: string }[]>(sql`
+    select j."id", j."rootJobId" from "offshoot"."AgentJob" j
+    where j."state" = 'running' and j."claimToken" is null and j."waitingOn" is not null and (
+      j."waitUntil" <= clock_timestamp()
+      or (j."waitingOn" = 'children' and not exists (
+        select 1 from "offshoot"."AgentJob" c
+        where c."parentJobId" = j."id" and c."mode" = 'sync' and c."state" in ('pending', 'running'))))
+    limit ${BATCH}`)
+  for (const job of waiting) {
+    await transact(runtime, async (tx) => {
+      await lockTree(tx, job.rootJobId)
+      await wakeAgent(tx, job.id, 'the reconciler found the wait over')
+    })
+  }
+}
+
+/** Asks Redis about the deliveries of pending jobs; absent and finished ones are made anew, with the next number. */
+async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
+  const { database, deliveries, signals, logger } = runtime
+  if (!signals.isReachable()) return
+  const pending = await database.$queryRaw<AgentJob[]>(sql`
+    select * from "offshoot"."AgentJob"
+    where "state" = 'pending' and "runner" = 'queue' and "deliveredAt" < clock_timestamp() - make_interval(secs => ${DELIVERY_GRACE_MS / 1000})
+    order by "deliveredAt" limit ${BATCH}`)
+  const underway = await Promise.all(pending.map((job) => deliveries.isUnderway(job.lane, job.id, job.deliverySeq)))
+  const asked = pending.filter((_, at) => underway[at]).map((job) => job.id)
+  if (asked.length > 0) {
+    await database.$executeRaw(
+      sql`update "offshoot"."AgentJob" set "deliveredAt" = clock_timestamp() where "id" = any(${asked}::text[]) and "state" = 'pending'`,
+    )
+  }
+  for (const job of pending.filter((_, at) => !underway[at])) {
+    logger.info({ jobId: job.id, deliverySeq: job.deliverySeq }, 'delivery lost; delivering again')
+    await transact(runtime, async (tx) => {
+      const changed = await tx.db.$queryRaw<AgentJob[]>(sql`
+        update "offshoot"."AgentJob" set "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()
+        where "id" = ${job.id} and "state" = 'pending' and "deliverySeq" = ${job.deliverySeq} returning *`)
+      const again = changed[0]
+      if (again === undefined) return
+      tx.record({ jobId: job.id, kind: 'redelivered', data: { deliverySeq: again.deliverySeq } })
+      tellDelivery(tx, again, again.attempt === 0 ? 'new' : 'wake')
+    })
+  }
+}

@@ -1,0 +1,227 @@
+// Spawning: the decision that needs the locks, and the rows. A spawn answers after its commit, so that a check that
+// follows at once finds the job; the delivery goes out behind it.
+import { botLabel } from '../contracts/bot.ts'
+import {
+  asyncNote,
+  type AsyncSpawnOutput,
+  type ProgramSpawnInput,
+  type RefusedSpawnOutput,
+} from '../contracts/spawn.ts'
+import type { AgentJob } from '../db/agent-jobs.ts'
+import { appendMessage } from '../db/convos.ts'
+import { isUniqueViolation } from '../db/database-errors.ts'
+import { type Queryable, sql } from '../db/database.ts'
+import type { Prisma } from '../db/generated/client.ts'
+import { encodeStored, storedText } from '../db/stored-value.ts'
+import { newId } from '../ids.ts'
+import type { Runtime } from '../runtime.ts'
+import { priorityOfNewJob, tellDelivery } from './deliver.ts'
+import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
+import { lockUser, transact, type Tx } from './transact.ts'
+
+export type SpawnAnswer =
+  | { kind: 'accepted'; job: AgentJob; /** True when the same request had been accepted before. */ repeated: boolean }
+  | { kind: 'refused'; refusal: Refusal }
+  /** The idempotency key was used for another request. */
+  | { kind: 'conflict' }
+
+/** Spawns from a host or over HTTP. A running job's spawns go through answer-spawn-calls.ts. */
+export async function spawnAgent(
+  runtime: Runtime,
+  origin: SpawnOrigin,
+  input: ProgramSpawnInput,
+): Promise<SpawnAnswer> {
+  const prepared = await prepareSpawn(runtime, origin, input)
+  if ('refused' in prepared) return { kind: 'refused', refusal: prepared }
+  const repeated = await findByKey(runtime.database, prepared)
+  if (repeated !== undefined) return repeated
+  try {
+    return await transact(runtime, async (tx) => {
+      const job = await insertSpawn(runtime, tx, prepared)
+      return 'refused' in job ? { kind: 'refused', refusal: job } : { kind: 'accepted', job, repeated: false }
+    })
+  } catch (error) {
+    // Two requests with one key raced: the other one was first.
+    const first = isUniqueViolation(error) ? await findByKey(runtime.database, prepared) : undefined
+    if (first !== undefined) return first
+    throw error
+  }
+}
+
+async function findByKey(db: Queryable, { origin, requestHash }: PreparedSpawn): Promise<SpawnAnswer | undefined> {
+  if (origin.idempotencyKey === undefined) return undefined
+  const job = await db.agentJob.findUnique({
+    where: { triggeredById_idempotencyKey: { triggeredById: origin.userId, idempotencyKey: origin.idempotencyKey } },
+  })
+  if (job === null) return undefined
+  return job.requestHash === requestHash ? { kind: 'accepted', job, repeated: true } : { kind: 'conflict' }
+}
+
+/**
+ * Checks the caps and inserts the job with its convo and first message. A refusal has inserted nothing. A child's tree
+ * is locked already by the caller; a new root brings its own, which nobody else can know yet.
+ */
+export async function insertSpawn(runtime: Runtime, tx: Tx, prepared: PreparedSpawn): Promise<AgentJob | Refusal> {
+  const { bot, input, origin } = prepared
+  const treeCap = await checkTreeCaps(runtime, tx, origin)
+  if (treeCap !== undefined) return treeCap
+  const cap = await checkUserCap(runtime, tx, prepared.ownerId)
+  if ('refused' in cap) return cap
+  const id = newId()
+  const rootJobId = origin.parent?.rootJobId ?? id
+  if (origin.parent === undefined) {
+    await tx.db.agentTree.create({
+      data: {
+        rootJobId,
+        maxTotalTokens: input.budget?.maxTotalTokens ?? null,
+        maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
+      },
+    })
+  }
+  const convoId = newId()
+  const spaceId = prepared.ownerId === origin.userId ? origin.spaceId : null
+  await tx.db.convo.create({
+    data: { id: convoId, botId: bot.id, botLabel: botLabel(bot), ownerId: prepared.ownerId, spaceId },
+  })
+  const message = await appendMessage(tx.db, {
+    convoId,
+    ownerId: prepared.ownerId,
+    role: 'user',
+    parts: [{ type: 'text', text: input.message }],
+  })
+  const job = await tx.db.agentJob.create({
+    data: {
+      ...whoFields(prepared, { id, rootJobId, convoId, inputSeq: message.seq }),
+      ...whatFields(prepared),
+      priority: priorityOfNewJob(cap.activeJobs, input.priority ?? 0),
+      deadlineAt: new Date(0),
+    },
+  })
+  return startPending(tx, job)
+}
+
+/** Sets the deadline by Postgres's clock, counts the job in its tree, and tells of its delivery. */
+export async function startPending(tx: Tx, job: AgentJob): Promise<AgentJob> {
+  await tx.db.$executeRaw(sql`
+    update "offshoot"."AgentJob" set "deadlineAt" = clock_timestamp() + make_interval(secs => ${job.timeoutMs / 1000}) where "id" = ${job.id}`)
+  await tx.db.agentTree.update({ where: { rootJobId: job.rootJobId }, data: { jobs: { increment: 1 } } })
+  tx.record({
+    jobId: job.id,
+    kind: 'spawned',
+    actorId: job.triggeredById,
+    data: { bot: job.botLabel, ownerId: job.ownerId, grant: job.grant, mode: job.mode },
+  })
+  tellDelivery(tx, job, 'new')
+  return job
+}
+
+async function checkTreeCaps({ config }: Runtime, tx: Tx, origin: SpawnOrigin): Promise<Refusal | undefined> {
+  if (origin.parent === undefined) return undefined
+  const tree = await tx.db.agentTree.findUnique({ where: { rootJobId: origin.parent.rootJobId } })
+  if ((tree?.jobs ?? 0) >= config.MAX_JOBS_PER_TREE) {
+    return refuse(
+      'cap',
+      `This tree has ${config.MAX_JOBS_PER_TREE} jobs, which is the limit. Finish with what you have.`,
+    )
+  }
+  const children = await tx.db.agentJob.count({ where: { parentJobId: origin.parent.jobId } })
+  if (children >= config.MAX_CHILDREN_PER_JOB) {
+    return refuse(
+      'cap',
+      `You have spawned ${config.MAX_CHILDREN_PER_JOB} sub-agents, which is the limit. Finish with what you have.`,
+    )
+  }
+  return undefined
+}
+
+/** Locks the user: the last lock. Answers how many unfinished jobs it has, or that these are as many as allowed. */
+export async function checkUserCap(
+  { config }: Runtime,
+  tx: Tx,
+  userId: string,
+): Promise<{ activeJobs: number } | Refusal> {
+  await lockUser(tx, userId)
+  const activeJobs = await tx.db.agentJob.count({ where: { ownerId: userId, state: { in: ['pending', 'running'] } } })
+  if (activeJobs < config.MAX_ACTIVE_JOBS_PER_USER) return { activeJobs }
+  return refuse(
+    'cap',
+    `User ${userId} has ${activeJobs} unfinished jobs; ${config.MAX_ACTIVE_JOBS_PER_USER} are allowed. Wait until some have ended, or abort some.`,
+  )
+}
+
+type NewJob = Prisma.AgentJobUncheckedCreateInput
+
+interface NewJobIds {
+  id: string
+  rootJobId: string
+  convoId: string
+  inputSeq: number
+}
+
+function whoFields({ bot, input, origin, ownerId, grant }: PreparedSpawn, ids: NewJobIds) {
+  const { parent } = origin
+  return {
+    ...ids,
+    botId: bot.id,
+    botLabel: botLabel(bot),
+    botRef: input.bot,
+    botSnapshot: encodeStored(bot),
+    ownerId,
+    triggeredById: origin.userId,
+    triggeredByIds: [...new Set([origin.userId, ...(parent?.triggeredByIds ?? [])])],
+    grant,
+    delegateUserIds: [...origin.delegateUserIds],
+    parentConvoId: origin.parentConvoId,
+    parentJobId: parent?.jobId ?? null,
+    parentStep: parent?.step ?? null,
+    parentToolCallId: parent?.toolCallId ?? null,
+    ancestorIds: parent === undefined ? [] : [parent.jobId, ...parent.ancestorIds],
+    depth: origin.depth + 1,
+    tags: input.tags ?? {},
+    idempotencyKey: origin.idempotencyKey ?? null,
+    traceparent: origin.traceparent ?? null,
+  } satisfies Partial<NewJob>
+}
+
+function whatFields({ bot, input, toolNames, maxSteps, lane, timeoutMs, requestHash }: PreparedSpawn) {
+  return {
+    mode: input.mode,
+    inputMessage: storedText(input.message),
+    overrides: encodeStored(input.overrides ?? {}),
+    toolNames,
+    maxSteps,
+    lane,
+    timeoutMs,
+    requestHash,
+    layers: input.layers ?? bot.layers,
+    steers: input.steers ?? 'queue',
+    notifyParent: input.notifyParent ?? false,
+    wakeIdleParent: input.wakeIdleParent ?? false,
+    onParentEnd: input.onParentEnd ?? 'end',
+    parkTimeoutMs: input.parkTimeoutMs ?? null,
+    maxTotalTokens: input.budget?.maxTotalTokens ?? null,
+    maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
+    completionEventName: input.completionEvent?.name ?? null,
+    ...(input.completionEvent?.data === undefined
+      ? {}
+      : { completionEventData: encodeStored(input.completionEvent.data) }),
+  } satisfies Partial<NewJob>
+}
+
+function toMicroUsd(costUsd: number | undefined): bigint | null {
+  return costUsd === undefined ? null : BigInt(Math.round(costUsd * 1_000_000))
+}
+
+export function refusedOutput(input: { mode: 'sync' | 'async' }, refusal: Refusal): RefusedSpawnOutput {
+  return { mode: input.mode, jobId: '', convoId: '', state: 'failed', reason: refusal.reason, error: refusal.error }
+}
+
+export function asyncOutput(job: AgentJob): AsyncSpawnOutput {
+  return {
+    mode: 'async',
+    jobId: job.id,
+    convoId: job.convoId,
+    state: job.attempt > 0 ? 'running' : 'pending',
+    note: asyncNote(job),
+  }
+}

@@ -1,0 +1,168 @@
+// A chat turn: the user's message runs the convo's bot as a depth-0 job. A convo has at most one live turn; a message to
+// a busy convo is a steer of the live job.
+import type { UIMessage } from 'ai'
+import { type Bot, botLabel } from '../contracts/bot.ts'
+import { DEFAULT_MAX_STEPS } from '../contracts/spawn.ts'
+import { appendMessage, findLiveTurn } from '../db/convos.ts'
+import { isUniqueViolation } from '../db/database-errors.ts'
+import { findBot } from '../db/bots.ts'
+import { encodeStored } from '../db/stored-value.ts'
+import { newId } from '../ids.ts'
+import type { Runtime } from '../runtime.ts'
+import { priorityOfNewJob } from './deliver.ts'
+import { refuse, type Refusal } from './prepare-spawn.ts'
+import { checkUserCap, startPending } from './spawn-agent.ts'
+import { insertSteer } from './steer-agent.ts'
+import { lockConvo, lockTree, transact, type Tx } from './transact.ts'
+
+export interface TurnRequest {
+  convoId: string
+  /** Who sends the message; the convo must be the sender's own. */
+  userId: string
+  message: { id?: string; text: string; parts: UIMessage['parts'] }
+  ifBusy: 'steer' | 'reject'
+  /** Replaces the last answer instead of adding a message. */
+  regenerate?: boolean
+  traceparent?: string
+}
+
+export type TurnAnswer =
+  | { kind: 'started' | 'repeated' | 'steered'; jobId: string }
+  | { kind: 'busy'; jobId: string }
+  | { kind: 'not_found' }
+  | { kind: 'refused'; refusal: Refusal }
+
+export async function startTurn(runtime: Runtime, request: TurnRequest): Promise<TurnAnswer> {
+  const convo = await runtime.database.convo.findFirst({ where: { id: request.convoId, ownerId: request.userId } })
+  if (convo === null) return { kind: 'not_found' }
+  const ref = { botId: convo.botId }
+  const bot =
+    (await runtime.extensions.resolveBot(ref, { userId: request.userId })) ??
+    (await findBot(runtime.database, ref, request.userId))
+  if (bot === undefined) return { kind: 'refused', refusal: refuse('unknown_bot', `Bot not found: ${convo.botLabel}.`) }
+  const repeated = await findRepeat(runtime, request)
+  if (repeated !== undefined) return repeated
+  for (;;) {
+    const live = await findLiveTurn(runtime.database, convo.id)
+    if (live !== undefined) {
+      if (request.ifBusy === 'reject' || request.regenerate === true) return { kind: 'busy', jobId: live.id }
+      if (await steerLive(runtime, live, request)) return { kind: 'steered', jobId: live.id }
+      continue // it ended in between
+    }
+    try {
+      return await transact(runtime, (tx) => insertTurn(runtime, tx, convo, bot, request))
+    } catch (error) {
+      // Another message came first: it is the live turn now, or it was this very message.
+      if (!isUniqueViolation(error)) throw error
+      const same = await findRepeat(runtime, request)
+      if (same !== undefined) return same
+    }
+  }
+}
+
+/** A message whose id the convo knows already: the job that answers it. */
+async function findRepeat({ database }: Runtime, request: TurnRequest): Promise<TurnAnswer | undefined> {
+  if (request.message.id === undefined || request.regenerate === true) return undefined
+  const message = await database.aiMessage.findUnique({
+    where: { convoId_clientMessageId: { convoId: request.convoId, clientMessageId: request.message.id } },
+  })
+  if (message === null) {
+    const steer = await database.inboxItem.findUnique({ where: { key: steerKey(request) } })
+    return steer === null ? undefined : { kind: 'repeated', jobId: steer.jobId }
+  }
+  const job = await database.agentJob.findFirst({
+    where: { convoId: request.convoId, depth: 0, inputSeq: message.seq },
+    orderBy: { id: 'desc' },
+  })
+  return job === null ? undefined : { kind: 'repeated', jobId: job.id }
+}
+
+function steerKey(request: TurnRequest): string {
+  return `steer:${request.convoId}:${request.message.id ?? newId()}`
+}
+
+async function steerLive(
+  runtime: Runtime,
+  live: { id: string; rootJobId: string },
+  request: TurnRequest,
+): Promise<boolean> {
+  return transact(runtime, async (tx) => {
+    await lockTree(tx, live.rootJobId)
+    return insertSteer(tx, live.id, { key: steerKey(request), text: request.message.text, actorId: request.userId })
+  })
+}
+
+async function insertTurn(
+  runtime: Runtime,
+  tx: Tx,
+  convo: { id: string; ownerId: string; spaceId: string | null },
+  bot: Bot,
+  request: TurnRequest,
+): Promise<TurnAnswer> {
+  await lockConvo(tx, convo.id)
+  const cap = await checkUserCap(runtime, tx, convo.ownerId)
+  if ('refused' in cap) return { kind: 'refused', refusal: cap }
+  const input = request.regenerate === true ? await takeBackAnswer(tx, convo.id) : await addMessage(tx, convo, request)
+  if ('refused' in input) return { kind: 'refused', refusal: input }
+  const id = newId()
+  await tx.db.agentTree.create({ data: { rootJobId: id } })
+  const job = await tx.db.agentJob.create({
+    data: {
+      id,
+      rootJobId: id,
+      botId: bot.id,
+      botLabel: botLabel(bot),
+      botRef: { botId: bot.id },
+      botSnapshot: encodeStored(bot),
+      ownerId: convo.ownerId,
+      triggeredById: request.userId,
+      triggeredByIds: [request.userId],
+      grant: 'self',
+      convoId: convo.id,
+      ancestorIds: [],
+      depth: 0,
+      mode: 'turn',
+      inputMessage: input.text,
+      inputSeq: input.seq,
+      toolNames: bot.toolNames,
+      maxSteps: DEFAULT_MAX_STEPS,
+      layers: bot.layers,
+      lane: bot.lane,
+      priority: priorityOfNewJob(cap.activeJobs, 0),
+      timeoutMs: runtime.config.JOB_TIMEOUT_MS,
+      deadlineAt: new Date(0),
+      traceparent: request.traceparent ?? null,
+    },
+  })
+  await startPending(tx, job)
+  return { kind: 'started', jobId: id }
+}
+
+async function addMessage(
+  tx: Tx,
+  convo: { id: string; ownerId: string },
+  request: TurnRequest,
+): Promise<{ seq: number; text: string }> {
+  const { message } = request
+  const { seq } = await appendMessage(tx.db, {
+    convoId: convo.id,
+    ownerId: convo.ownerId,
+    role: 'user',
+    parts: message.parts,
+    ...(message.id === undefined ? {} : { clientMessageId: message.id }),
+  })
+  return { seq, text: message.text }
+}
+
+/** Removes the answer after the last user message, so that the turn can be run again. */
+async function takeBackAnswer(tx: Tx, convoId: string): Promise<{ seq: number; text: string } | Refusal> {
+  const last = await tx.db.aiMessage.findFirst({ where: { convoId, role: 'user' }, orderBy: { seq: 'desc' } })
+  if (last === null)
+    return refuse('invalid_request', 'There is no message in this convo yet, so there is no answer to regenerate.')
+  await tx.db.aiMessage.deleteMany({ where: { convoId, seq: { gt: last.seq } } })
+  const job = await tx.db.agentJob.findFirst({
+    where: { convoId, depth: 0, inputSeq: last.seq },
+    select: { inputMessage: true },
+  })
+  return { seq: last.seq, text: job?.inputMessage ?? '' }
+}

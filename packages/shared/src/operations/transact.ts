@@ -1,0 +1,71 @@
+// A transaction that collects what must follow from it: outbox entries and history go into the same commit, and what
+// they tell leaves the process right after it. Nobody opens a transaction in another way, so that the lock order of
+// DESIGN (tree, job rows, convo, user) can be followed from here: `lockTree`, `lockConvo`, `lockUser`.
+import { type Queryable, sql } from '../db/database.ts'
+import { isTransientDatabaseError } from '../db/database-errors.ts'
+import { insertEvents, type NewEvent } from '../db/events.ts'
+import { insertOutbox, type NewOutboxEntry } from '../db/outbox.ts'
+import type { Runtime } from '../runtime.ts'
+
+export interface Tx {
+  db: Queryable
+  /** Tells others after the commit, at least once. */
+  tell(entry: NewOutboxEntry): void
+  /** Adds a line to a job's history. */
+  record(event: NewEvent): void
+  /** Makes the workers that run these jobs look at them at once; they would see it at their next heartbeat anyway. */
+  nudgeWorkers(jobIds: readonly string[]): void
+}
+
+export type TransactRuntime = Pick<Runtime, 'database' | 'outbox' | 'signals'>
+
+const MAX_TRIES = 4
+
+/**
+ * Runs `work` in one transaction; tries again, on a new one, when Postgres says that it may succeed then. `work` must
+ * therefore be repeatable: it may only change things through `tx`.
+ */
+export async function transact<T>(runtime: TransactRuntime, work: (tx: Tx) => Promise<T>): Promise<T> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await transactOnce(runtime, work)
+    } catch (error) {
+      if (tries >= MAX_TRIES || !isTransientDatabaseError(error)) throw error
+      await new Promise((resolve) => setTimeout(resolve, 20 * 4 ** tries * (0.5 + Math.random())))
+    }
+  }
+}
+
+async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promise<T>): Promise<T> {
+  const entries: NewOutboxEntry[] = []
+  const events: NewEvent[] = []
+  const nudged: string[] = []
+  const { value, told } = await runtime.database.$transaction(async (db) => {
+    const result = await work({
+      db,
+      tell: (entry) => void entries.push(entry),
+      record: (event) => void events.push(event),
+      nudgeWorkers: (jobIds) => void nudged.push(...jobIds),
+    })
+    await insertEvents(db, events)
+    return { value: result, told: await insertOutbox(db, entries) }
+  })
+  runtime.outbox.dispatch(told)
+  if (nudged.length > 0) runtime.signals.publish('workers', JSON.stringify(nudged))
+  return value
+}
+
+/** Locks a tree: the first lock of whoever changes or decides from more than one job. Look only in later statements. */
+export async function lockTree(tx: Tx, rootJobId: string): Promise<void> {
+  await tx.db.$executeRaw(sql`select 1 from "offshoot"."AgentTree" where "rootJobId" = ${rootJobId} for update`)
+}
+
+export async function lockConvo(tx: Tx, convoId: string): Promise<void> {
+  await tx.db.$executeRaw(sql`select 1 from "offshoot"."Convo" where "id" = ${convoId} for update`)
+}
+
+/** Makes the user's row if this is the first use, and locks it. */
+export async function lockUser(tx: Tx, userId: string): Promise<void> {
+  await tx.db.$executeRaw(sql`insert into "offshoot"."User" ("id") values (${userId}) on conflict do nothing`)
+  await tx.db.$executeRaw(sql`select 1 from "offshoot"."User" where "id" = ${userId} for update`)
+}

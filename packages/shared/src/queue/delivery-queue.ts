@@ -1,0 +1,104 @@
+// Deliveries: BullMQ jobs that carry an agent job to a worker once. They have one attempt and no memory of their own;
+// whether a delivery counts is decided by the claim in Postgres.
+import { Queue, type Job } from 'bullmq'
+import type { Config } from '../config.ts'
+import { deliveryId, type DeliveryData } from '../contracts/delivery.ts'
+import type { Logger } from '../logger.ts'
+import { closeRedis, openRedis, type RedisClient } from './redis.ts'
+
+export interface Delivery {
+  lane: string
+  /** Shown as the delivery's name: the bot. */
+  name: string
+  data: DeliveryData
+  /** 1 is first; see contracts/delivery.ts. */
+  priority: number
+}
+
+export interface DeliveryCounts {
+  paused: boolean
+  depth: number
+  oldestAgeMs: number
+  workers: number
+}
+
+/** How many ended deliveries Bull Board can look back on, and for how long (seconds). */
+const KEEP_COMPLETED = { count: 1_000, age: 24 * 3_600 }
+const KEEP_FAILED = { count: 5_000, age: 7 * 24 * 3_600 }
+
+export function queueName(lane: string): string {
+  return `agents-${lane}`
+}
+
+export interface DeliveryQueues {
+  /** The BullMQ queue of a lane, opened on first use. */
+  lane(lane: string): Queue
+  /** Adds a delivery. It stays pending while Redis is away: give it a limit. */
+  add(delivery: Delivery): Promise<void>
+  /** Removes a delivery that no worker has taken; one that is active stays. */
+  remove(lane: string, agentJobId: string, deliverySeq: number): Promise<void>
+  /** True when the delivery is waiting or being worked on; absent and finished ones are not. */
+  isUnderway(lane: string, agentJobId: string, deliverySeq: number): Promise<boolean>
+  counts(lane: string): Promise<DeliveryCounts>
+  close(): Promise<void>
+}
+
+export function openDeliveryQueues(config: Config, logger: Logger): DeliveryQueues {
+  const connection: RedisClient = openRedis(config, logger, 'deliveries')
+  const queues = new Map<string, Queue>()
+
+  function lane(name: string): Queue {
+    const known = queues.get(name)
+    if (known !== undefined) return known
+    const queue = new Queue(queueName(name), {
+      connection,
+      prefix: config.QUEUE_PREFIX,
+      defaultJobOptions: {
+        attempts: 1,
+        removeOnComplete: KEEP_COMPLETED,
+        removeOnFail: KEEP_FAILED,
+        stackTraceLimit: 1,
+      },
+    })
+    queue.on('error', (error) => logger.warn({ lane: name, error: error.message }, 'queue error'))
+    queues.set(name, queue)
+    return queue
+  }
+
+  return {
+    lane,
+    async add({ lane: laneName, name, data, priority }) {
+      const jobId = deliveryId(data.agentJobId, data.deliverySeq)
+      await lane(laneName).add(name, data, { jobId, priority })
+    },
+    async remove(laneName, agentJobId, deliverySeq) {
+      // BullMQ answers 0 for a delivery that is active (locked) or gone: both are fine here.
+      await lane(laneName).remove(deliveryId(agentJobId, deliverySeq))
+    },
+    async isUnderway(laneName, agentJobId, deliverySeq) {
+      const state = await lane(laneName).getJobState(deliveryId(agentJobId, deliverySeq))
+      return state !== 'unknown' && state !== 'completed' && state !== 'failed'
+    },
+    async counts(laneName) {
+      const queue = lane(laneName)
+      const [paused, counts, workers, oldest] = await Promise.all([
+        queue.isPaused(),
+        queue.getJobCounts('waiting', 'prioritized', 'delayed'),
+        queue.getWorkersCount(),
+        queue.getJobs(['prioritized', 'waiting'], 0, 0, true),
+      ])
+      const depth = Object.values(counts).reduce((sum, count) => sum + count, 0)
+      const first: Job | undefined = oldest[0]
+      return {
+        paused,
+        depth,
+        workers,
+        oldestAgeMs: first === undefined ? 0 : Math.max(0, Date.now() - first.timestamp),
+      }
+    },
+    async close() {
+      await Promise.all([...queues.values()].map((queue) => queue.close().catch(() => undefined)))
+      await closeRedis(connection)
+    },
+  }
+}

@@ -1,0 +1,80 @@
+import { Cluster, Redis } from 'ioredis'
+import type { Config } from '../config.ts'
+import type { Logger } from '../logger.ts'
+
+export type RedisClient = Redis | Cluster
+
+/** The longest pause between two attempts to reach Redis again, so that work goes on soon after it is back. */
+const MAX_RECONNECT_DELAY_MS = 2_000
+
+/**
+ * Opens one connection (or one cluster client). It reconnects for ever, never throws on its own, and logs each change
+ * between reachable and away once.
+ */
+export function openRedis(config: Config, logger: Logger, purpose: string): RedisClient {
+  const options: ConnectionOptions = {
+    maxRetriesPerRequest: null,
+    enableReadyCheck: true,
+    connectionName: `offshoot:${purpose}`,
+    retryStrategy: (attempts: number) => Math.min(50 * 2 ** Math.min(attempts, 10), MAX_RECONNECT_DELAY_MS),
+  }
+  const client = connect(config, options)
+  let away = false
+  client.on('error', (error: Error) => {
+    if (!away) logger.warn({ purpose, error: error.message }, 'Redis is away; trying again')
+    away = true
+  })
+  client.on('ready', () => {
+    if (away) logger.info({ purpose }, 'Redis is back')
+    away = false
+  })
+  return client
+}
+
+interface ConnectionOptions {
+  maxRetriesPerRequest: null
+  enableReadyCheck: boolean
+  connectionName: string
+  retryStrategy: (attempts: number) => number
+}
+
+function connect(config: Config, options: ConnectionOptions): RedisClient {
+  if (config.REDIS_CLUSTER_NODES !== undefined) {
+    const { retryStrategy, ...redisOptions } = options
+    return new Cluster(config.REDIS_CLUSTER_NODES.map(splitHostPort), {
+      redisOptions,
+      clusterRetryStrategy: retryStrategy,
+    })
+  }
+  if (config.REDIS_SENTINELS !== undefined) {
+    return new Redis({
+      ...options,
+      sentinels: config.REDIS_SENTINELS.map(splitHostPort),
+      name: config.REDIS_SENTINEL_NAME ?? '',
+    })
+  }
+  return new Redis(config.REDIS_URL ?? '', options)
+}
+
+function splitHostPort(node: string): { host: string; port: number } {
+  const colon = node.lastIndexOf(':')
+  return { host: node.slice(0, colon), port: Number(node.slice(colon + 1)) }
+}
+
+/** Closes a connection whether or not Redis answers: asks politely for `timeoutMs`, then cuts. */
+export async function closeRedis(client: RedisClient, timeoutMs = 1_000): Promise<void> {
+  const cut = new Promise<void>((resolve) => setTimeout(resolve, timeoutMs).unref())
+  await Promise.race([
+    client
+      .quit()
+      .then(() => undefined)
+      .catch(() => undefined),
+    cut,
+  ])
+  client.disconnect()
+}
+
+/** True while commands reach the server. */
+export function isReachable(client: RedisClient): boolean {
+  return client.status === 'ready'
+}

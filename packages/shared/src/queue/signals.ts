@@ -1,0 +1,70 @@
+// Signals: Redis messages that make something happen sooner. Losing one changes only how soon. A process holds one
+// subscription connection; it subscribes to a channel while somebody listens to it.
+import type { Config } from '../config.ts'
+import type { Logger } from '../logger.ts'
+import { closeRedis, isReachable, openRedis } from './redis.ts'
+
+/** `job:<id>` tells of one job (it ended, it has new frames); `workers` tells all workers that jobs have an abort wish or news. */
+export type SignalChannel = `job:${string}` | `live:${string}` | 'workers'
+
+export interface Signals {
+  publish(channel: SignalChannel, message: string): void
+  /** Calls `listener` with each message until the returned function is called. Resolves when the subscription stands, or after 500 ms. */
+  subscribe(channel: SignalChannel, listener: (message: string) => void): Promise<() => void>
+  /** False while Redis is away: whoever waits should look more often. */
+  isReachable(): boolean
+  close(): Promise<void>
+}
+
+const SUBSCRIBE_LIMIT_MS = 500
+
+export function openSignals(config: Config, logger: Logger): Signals {
+  const publisher = openRedis(config, logger, 'signals')
+  const subscriber = openRedis(config, logger, 'signals-listener')
+  const listeners = new Map<string, Set<(message: string) => void>>()
+  const prefix = `${config.QUEUE_PREFIX}:signal:`
+
+  subscriber.on('message', (channel: string, message: string) => {
+    for (const listener of listeners.get(channel) ?? []) {
+      try {
+        listener(message)
+      } catch (error) {
+        logger.error({ channel, error }, 'a signal listener failed')
+      }
+    }
+  })
+
+  return {
+    publish(channel, message) {
+      if (!isReachable(publisher)) return
+      publisher.publish(prefix + channel, message).catch((error: unknown) => {
+        logger.debug({ channel, error }, 'signal not sent')
+      })
+    },
+    async subscribe(channel, listener) {
+      const name = prefix + channel
+      const present = listeners.get(name)
+      if (present !== undefined) present.add(listener)
+      else {
+        listeners.set(name, new Set([listener]))
+        // ioredis subscribes again by itself after a reconnect.
+        const standing = subscriber
+          .subscribe(name)
+          .catch((error: unknown) => logger.debug({ channel, error }, 'subscription failed'))
+        await Promise.race([standing, new Promise((resolve) => setTimeout(resolve, SUBSCRIBE_LIMIT_MS).unref())])
+      }
+      return () => {
+        const left = listeners.get(name)
+        left?.delete(listener)
+        if (left?.size !== 0) return
+        listeners.delete(name)
+        subscriber.unsubscribe(name).catch(() => undefined)
+      }
+    },
+    isReachable: () => isReachable(publisher) && isReachable(subscriber),
+    async close() {
+      listeners.clear()
+      await Promise.all([closeRedis(publisher), closeRedis(subscriber)])
+    },
+  }
+}

@@ -1,0 +1,24 @@
+// How the sub-agent tools read what a model wrote: empty optional fields count as absent, the rest is the contract's
+// schema, which the model sees as JSON Schema.
+import { jsonSchema, type Schema } from 'ai'
+import { z } from 'zod'
+import { withoutEmptyOptions } from '../contracts/without-empty-options.ts'
+
+/** An AI SDK schema for a tool's input. `required` fields are kept even when they are empty. */
+export function modelInput<T>(schema: z.ZodType<T>, required: readonly string[]): Schema<T> {
+  const json = z.toJSONSchema(schema, {
+    io: 'input',
+    target: 'draft-7',
+    // Providers refuse or warn about this keyword; every key of ours is a string anyway.
+    override: ({ jsonSchema: described }) => void delete described.propertyNames,
+  })
+  // zod's JSON Schema type and the AI SDK's describe the same documents.
+  return jsonSchema<T>(json as Parameters<typeof jsonSchema>[0], {
+    validate: (value) => {
+      const parsed = schema.safeParse(withoutEmptyOptions(value, required))
+      return parsed.success
+        ? { success: true, value: parsed.data }
+        : { success: false, error: new Error(z.prettifyError(parsed.error)) }
+    },
+  })
+}
