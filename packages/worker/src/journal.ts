@@ -1,0 +1,118 @@
+// The journal of one attempt: a model middleware and a tool wrapper around the AI SDK's own loop.
+//
+// 1. Every part of the model's output goes through at once, in its order, but for `finish`, which is held back until the
+//    whole output is stored. This version of the SDK starts tools at `finish`, so no tool runs before its call is stored.
+// 2. A tool call's start is stored before it runs, its last value before the SDK sees its end (journaled-tool.ts).
+// 3. A last step that is stored and not whole is played back: the model is not called.
+// 4. Every write carries the claim, and is repeated until Postgres takes it or the run is stopped (persist.ts).
+import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import type { LanguageModelMiddleware, Tool, ToolSet } from 'ai'
+import type { Claim } from '@offshoot/shared/db/agent-jobs'
+import type { Database } from '@offshoot/shared/db/database'
+import {
+  storeModelOutput,
+  type StoredInboxItem,
+  type StoredStep,
+  type StoredToolCall,
+  storeWholeStep,
+} from '@offshoot/shared/db/journal'
+import type { Logger } from '@offshoot/shared/logger'
+import { journaledTool } from './journaled-tool.ts'
+import { callModelWithRetries } from './model-retries.ts'
+import { createPersist } from './persist.ts'
+import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
+import type { StopSwitch } from './run-stop.ts'
+
+/** Ends that are answers, and are therefore stored. After any other the step counts as not made. */
+export const STORED_FINISHES: ReadonlySet<string> = new Set(['stop', 'tool-calls', 'length', 'content-filter'])
+
+export interface JournalOptions {
+  database: Database
+  claim: Claim
+  generation: number
+  stopSwitch: StopSwitch
+  logger: Logger
+  /** Called before a step's output is stored, so that viewers have seen it when it counts as said. */
+  beforeStore: () => Promise<void>
+}
+
+/** The step that runs now. */
+export interface CurrentStep {
+  index: number
+  inbox: readonly StoredInboxItem[]
+  /** Set when the step is played back. */
+  playback?: { step: StoredStep; toolCalls: readonly StoredToolCall[] }
+}
+
+export interface Journal {
+  begin(step: CurrentStep): void
+  middleware: LanguageModelMiddleware
+  wrapTools(tools: ToolSet): ToolSet
+  /** Stores a step as whole. */
+  storeWhole(index: number, messages: NonNullable<StoredStep['responseMessages']>): Promise<void>
+  /** True when the call streams values, which viewers should see. */
+  streams(toolCallId: string): boolean
+}
+
+export function createJournal(options: JournalOptions): Journal {
+  const { database, claim, generation, stopSwitch, logger } = options
+  const persist = createPersist({ stopSwitch, logger, jobId: claim.jobId })
+  const streaming = new Set<string>()
+  let current: CurrentStep = { index: 0, inbox: [] }
+  const tools = {
+    database,
+    claim,
+    persist,
+    stopSwitch,
+    currentStep: () => current,
+    onStreaming: (toolCallId: string) => void streaming.add(toolCallId),
+  }
+
+  /** Lets parts through and stores the whole output before its `finish`. */
+  function recording({
+    index,
+    inbox,
+  }: CurrentStep): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
+    const startedAt = performance.now()
+    const recorder = createOutputRecorder()
+    return new TransformStream({
+      async transform(part, controller) {
+        recorder.add(part)
+        if (part.type === 'finish' && !recorder.hasError() && STORED_FINISHES.has(part.finishReason.unified)) {
+          await options.beforeStore()
+          const output = {
+            index,
+            generation,
+            parts: recorder.parts(),
+            usage: toUsage(part.usage),
+            finishReason: part.finishReason.unified,
+            elapsedMs: performance.now() - startedAt,
+            inboxSeqs: inbox.map((item) => item.seq),
+          }
+          await persist(() => storeModelOutput(database, claim, output))
+        }
+        controller.enqueue(part)
+      },
+    })
+  }
+
+  return {
+    begin(step) {
+      current = step
+    },
+    middleware: {
+      specificationVersion: 'v4',
+      async wrapStream({ doStream }) {
+        const step = current
+        if (step.playback !== undefined) return { stream: streamOf(step.playback.step.modelOutput) }
+        const result = await callModelWithRetries(doStream, { signal: stopSwitch.signal, logger, jobId: claim.jobId })
+        return { ...result, stream: result.stream.pipeThrough(recording(step)) }
+      },
+    },
+    // A ToolSet's values are tools; its type only spells out their combinations.
+    wrapTools: (set) =>
+      Object.fromEntries(Object.entries(set).map(([name, tool]) => [name, journaledTool(tools, name, tool as Tool)])),
+    storeWhole: (index, messages) => persist(() => storeWholeStep(database, claim, index, messages)),
+    streams: (toolCallId) => streaming.has(toolCallId),
+  }
+}

@@ -1,0 +1,93 @@
+// The tool wrapper of the journal: a call's start is stored before the tool runs, its last value before the SDK sees its
+// end. In a step that is played back a finished call answers from its row, and one that had started and not finished is
+// decided by its tool's `onCrash`.
+import type { Tool } from 'ai'
+import type { Claim } from '@offshoot/shared/db/agent-jobs'
+import type { Database } from '@offshoot/shared/db/database'
+import { storeToolEnd, storeToolStart } from '@offshoot/shared/db/journal'
+import { findAiTool } from '@offshoot/shared/tools/registry'
+import type { CurrentStep } from './journal.ts'
+import type { Persist } from './persist.ts'
+import type { StopSwitch } from './run-stop.ts'
+
+export interface ToolJournal {
+  database: Database
+  claim: Claim
+  persist: Persist
+  stopSwitch: StopSwitch
+  currentStep(): CurrentStep
+  /** Called when a call turns out to stream values, which viewers should see. */
+  onStreaming(toolCallId: string): void
+}
+
+type CallOptions = Parameters<NonNullable<Tool['execute']>>[1]
+
+interface CallKey {
+  stepIndex: number
+  toolCallId: string
+  toolName: string
+}
+
+/** Our own tools that only look, or whose effect is the same the second time. */
+const RETRIED_TOOLS = new Set(['checkAgent', 'abortAgent', 'listAgents'])
+
+export function journaledTool(journal: ToolJournal, name: string, tool: Tool): Tool {
+  const inner = tool.execute
+  if (inner === undefined) return tool
+  const { database, claim, persist, stopSwitch } = journal
+
+  async function* execute(input: unknown, call: CallOptions): AsyncGenerator {
+    const { index, playback } = journal.currentStep()
+    const key: CallKey = { stepIndex: index, toolCallId: call.toolCallId, toolName: name }
+    const earlier = playback?.toolCalls.find((each) => each.stepIndex === index && each.toolCallId === call.toolCallId)
+    if (earlier?.outcome !== undefined) {
+      if ('error' in earlier.outcome) throw earlier.outcome.error
+      yield earlier.outcome.output
+      return
+    }
+    if (earlier === undefined) await persist(() => storeToolStart(database, claim, key))
+    else await decideCutCall(journal, key)
+    stopSwitch.signal.throwIfAborted()
+    let last: unknown
+    let streams = false
+    try {
+      const result: unknown = inner?.(input, call)
+      if (isAsyncIterable(result)) {
+        streams = true
+        journal.onStreaming(call.toolCallId)
+        for await (const value of result) {
+          last = value
+          yield value
+        }
+      } else last = await result
+    } catch (error) {
+      // A failure after the run was stopped is the stop's own doing: the call counts as cut.
+      if (!stopSwitch.signal.aborted) await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
+      throw error
+    }
+    // So does a result that comes too late.
+    stopSwitch.signal.throwIfAborted()
+    await persist(() => storeToolEnd(database, claim, { ...key, outcome: { output: last } }))
+    if (!streams) yield last
+  }
+
+  // The SDK runs whatever `execute` returns as an async iterable; a promise around one would break tools that stream.
+  return Object.assign({ ...tool }, { execute })
+}
+
+/** A call that had started when its worker was lost. Returns when it shall run again, throws what the model is told. */
+async function decideCutCall({ database, claim, persist, stopSwitch }: ToolJournal, key: CallKey): Promise<void> {
+  const { toolName } = key
+  const onCrash = findAiTool(toolName)?.onCrash ?? (RETRIED_TOOLS.has(toolName) ? 'retry' : 'report')
+  if (onCrash === 'retry') return
+  const error = new Error(
+    `The outcome of this call of ${toolName} is unknown: the process that ran it was lost. It may have taken effect. Check before you call it again.`,
+  )
+  await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
+  if (onCrash === 'fail') stopSwitch.stop({ kind: 'error', error })
+  throw error
+}
+
+function isAsyncIterable(value: unknown): value is AsyncIterable<unknown> {
+  return typeof value === 'object' && value !== null && Symbol.asyncIterator in value
+}

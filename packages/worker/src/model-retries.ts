@@ -1,0 +1,68 @@
+// Retries of a model call by our own policy: only before its first output, and only for reasons that the table of
+// reasons allows.
+import type { LanguageModelV4StreamPart, LanguageModelV4StreamResult } from '@ai-sdk/provider'
+import { REASONS } from '@offshoot/shared/contracts/reason'
+import type { Logger } from '@offshoot/shared/logger'
+import { pause } from './pause.ts'
+import { classifyModelError } from './model-errors.ts'
+
+const MAX_TRIES = 4
+const FIRST_PAUSE_MS = 500
+/** A longer Retry-After is not waited for while a slot is held. */
+const LONGEST_PAUSE_MS = 20_000
+
+export async function callModelWithRetries(
+  doStream: () => PromiseLike<LanguageModelV4StreamResult>,
+  options: { signal: AbortSignal; logger: Logger; jobId: string },
+): Promise<LanguageModelV4StreamResult> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      const result = await doStream()
+      return { ...result, stream: await untilFirstOutput(result.stream) }
+    } catch (error) {
+      options.signal.throwIfAborted()
+      const { reason, retryAfterMs } = classifyModelError(error)
+      const pauseMs = retryAfterMs ?? FIRST_PAUSE_MS * 2 ** (tries - 1) * (0.75 + Math.random() / 2)
+      if (REASONS[reason].retry !== 'step' || tries >= MAX_TRIES || pauseMs > LONGEST_PAUSE_MS) throw error
+      options.logger.warn(
+        { jobId: options.jobId, reason, tries, pauseMs },
+        'model call failed before its first output; trying again',
+      )
+      await pause(pauseMs, options.signal)
+    }
+  }
+}
+
+/** Reads up to the first part that is output; an error before it is thrown, so that the call may be tried again. */
+async function untilFirstOutput(
+  stream: ReadableStream<LanguageModelV4StreamPart>,
+): Promise<ReadableStream<LanguageModelV4StreamPart>> {
+  const reader = stream.getReader()
+  const seen: LanguageModelV4StreamPart[] = []
+  for (;;) {
+    const { done, value } = await reader.read()
+    if (done) break
+    if (value.type === 'error') {
+      await reader.cancel().catch(() => undefined)
+      throw value.error
+    }
+    seen.push(value)
+    if (
+      value.type !== 'stream-start' &&
+      value.type !== 'response-metadata' &&
+      value.type !== 'ping' &&
+      value.type !== 'raw'
+    )
+      break
+  }
+  return new ReadableStream({
+    async pull(controller) {
+      const next = seen.shift()
+      if (next !== undefined) return controller.enqueue(next)
+      const { done, value } = await reader.read()
+      if (done) controller.close()
+      else controller.enqueue(value)
+    },
+    cancel: (reason) => reader.cancel(reason),
+  })
+}

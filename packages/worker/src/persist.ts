@@ -1,0 +1,34 @@
+import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
+import type { WriteAnswer } from '@offshoot/shared/db/journal'
+import type { Logger } from '@offshoot/shared/logger'
+import { pause } from './pause.ts'
+import type { StopSwitch } from './run-stop.ts'
+
+/** Writes one thing to the journal. */
+export type Persist = (write: () => Promise<WriteAnswer>) => Promise<void>
+
+const FIRST_PAUSE_MS = 50
+const LONGEST_PAUSE_MS = 2_000
+
+/**
+ * Repeats a write until Postgres takes it: what was paid for is never thrown away for a failed write. An answer that the
+ * claim is gone, or that somebody wants an end, stops the run; a run that is stopped writes nothing more.
+ */
+export function createPersist(options: { stopSwitch: StopSwitch; logger: Logger; jobId: string }): Persist {
+  const { stopSwitch, logger, jobId } = options
+  return async (write) => {
+    for (let tries = 0; ; tries += 1) {
+      stopSwitch.signal.throwIfAborted()
+      try {
+        const answer = await write()
+        if (!answer.held) stopSwitch.stop({ kind: 'claim-lost', because: 'a write found another claim' })
+        else if (answer.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
+        return
+      } catch (error) {
+        if (!isTransientDatabaseError(error)) throw error
+        logger.warn({ jobId, error, tries }, 'journal write failed; trying again')
+        await pause(Math.min(FIRST_PAUSE_MS * 2 ** tries, LONGEST_PAUSE_MS), stopSwitch.signal)
+      }
+    }
+  }
+}

@@ -1,0 +1,211 @@
+// A delivery reaches this worker: claim its job, or acknowledge and stop. Then run it and write what came out.
+import { deliveryDataSchema } from '@offshoot/shared/contracts/delivery'
+import { REASONS, reasonSchema } from '@offshoot/shared/contracts/reason'
+import { type Claim, claimJob, type ClaimedJob } from '@offshoot/shared/db/agent-jobs'
+import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
+import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
+import { newId } from '@offshoot/shared/ids'
+import { finishAgent } from '@offshoot/shared/operations/finish-agent'
+import { handBack } from '@offshoot/shared/operations/hand-back'
+import type { Runtime } from '@offshoot/shared/runtime'
+import type { LiveWriter, LiveWriters } from './live-writer.ts'
+import { pause } from './pause.ts'
+import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
+import { createStopSwitch } from './run-stop.ts'
+import type { RunningJobs } from './running-jobs.ts'
+
+export interface DeliveryDependencies {
+  runtime: Runtime
+  workerId: () => string
+  runningJobs: RunningJobs
+  liveWriters: LiveWriters
+  isDraining(): boolean
+  /** Aborted when the process must end now: claims that cannot be written are given up. */
+  shutdown: AbortSignal
+}
+
+/** What came of a delivery, in a few words for Bull Board. `failed`: the job itself failed with it. */
+export interface DeliveryResult {
+  words: string
+  failed: boolean
+}
+
+const RETRY_PAUSE_MS = 500
+
+export async function processDelivery(dependencies: DeliveryDependencies, data: unknown): Promise<DeliveryResult> {
+  const { agentJobId, deliverySeq } = deliveryDataSchema.parse(data)
+  const claim: Claim = { jobId: agentJobId, token: newId() }
+  const job = await persistently(dependencies, () =>
+    claimJob(dependencies.runtime.database, { ...claim, deliverySeq, workerId: dependencies.workerId() }),
+  )
+  if (job === null) return { words: 'not due any more', failed: false }
+  return runClaimed(dependencies, job, claim)
+}
+
+async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, claim: Claim): Promise<DeliveryResult> {
+  const { runtime, runningJobs, liveWriters } = dependencies
+  const stopSwitch = createStopSwitch()
+  const forget = runningJobs.add(claim, stopSwitch)
+  const deadline = setTimeout(
+    () => stopSwitch.stop({ kind: 'deadline' }),
+    Math.min(Math.max(job.msLeft, 0), 2_147_483_647),
+  )
+  const claimedAt = performance.now()
+  const live = liveWriters.open({
+    jobId: job.id,
+    generation: job.generation,
+    attempt: job.attempt,
+    onFenced: () => runningJobs.lookSoon(),
+  })
+  const attempt: Attempt = {
+    runtime,
+    job,
+    claim,
+    live,
+    stopSwitch,
+    isDraining: () => dependencies.isDraining(),
+    msLeft: () => Math.max(1, job.msLeft - (performance.now() - claimedAt)),
+  }
+  try {
+    announce(live, job)
+    const granted = await persistently(dependencies, () => grantStillHolds(runtime, job))
+    for (;;) {
+      const outcome = granted ? await run(attempt) : withdrawnGrant(job)
+      await live.flush()
+      const result = await persistently(dependencies, () => writeOutcome(dependencies, attempt, outcome))
+      if (result !== 'unread-inbox') return result
+    }
+  } finally {
+    clearTimeout(deadline)
+    forget()
+  }
+}
+
+/** An error here is a bug of ours: the job fails with it instead of hanging. */
+async function run(attempt: Attempt): Promise<RunOutcome> {
+  try {
+    return await runAgent(attempt)
+  } catch (error) {
+    const stopped = attempt.stopSwitch.reason()
+    if (stopped?.kind === 'claim-lost') return { kind: 'lost', because: stopped.because }
+    if (isTransientDatabaseError(error)) {
+      attempt.runtime.logger.warn(
+        { jobId: attempt.job.id, error },
+        'Postgres was away during the run; the job goes back to the queue',
+      )
+      return { kind: 'handed-back' }
+    }
+    attempt.runtime.logger.error({ jobId: attempt.job.id, error }, 'the run ended with an unexpected error')
+    const ending = {
+      state: 'failed',
+      reason: 'internal',
+      result: null,
+      error: REASONS.internal.sentence,
+      errorDetail: error,
+      partial: attempt.job.steps > 0,
+    } as const
+    return { kind: 'failed', ending, parts: [] }
+  }
+}
+
+/** Writes an outcome. `unread-inbox`: the job may not end yet, messages for it have come meanwhile. */
+async function writeOutcome(
+  { runtime }: DeliveryDependencies,
+  attempt: Attempt,
+  outcome: RunOutcome,
+): Promise<DeliveryResult | 'unread-inbox'> {
+  switch (outcome.kind) {
+    case 'completed':
+    case 'failed':
+      return writeEnd(attempt, outcome)
+    case 'aborted':
+      return writeAbort(attempt, outcome)
+    case 'waiting':
+      return succeeded(`waiting on ${outcome.liveChildren} ${outcome.liveChildren === 1 ? 'child' : 'children'}`)
+    case 'handed-back':
+      await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
+      return succeeded('handed back')
+    case 'lost':
+      runtime.logger.warn({ jobId: attempt.job.id, because: outcome.because }, 'an attempt lost its claim')
+      return succeeded(LOST)
+  }
+}
+
+const LOST = 'lost to another worker'
+
+function succeeded(words: string): DeliveryResult {
+  return { words, failed: false }
+}
+
+async function writeEnd(
+  { runtime, job, claim }: Attempt,
+  { kind, ending, parts }: EndedOutcome,
+): Promise<DeliveryResult | 'unread-inbox'> {
+  const row = await finishAgent(runtime, job, {
+    guard: claim,
+    ending,
+    ...(parts.length === 0 ? {} : { message: { parts } }),
+    keepWhileInboxUnread: kind === 'completed' && ending.reason !== 'step_limit',
+  })
+  if (row === 'unread-inbox') return row
+  if (row === null) return succeeded(LOST)
+  return kind === 'completed'
+    ? succeeded(`completed, ${row.steps} steps`)
+    : { words: `failed: ${ending.reason}`, failed: true }
+}
+
+/** Who wanted the end, and why, stands in the row. */
+async function writeAbort({ runtime, job, claim }: Attempt, { ending, parts }: EndedOutcome): Promise<DeliveryResult> {
+  const wish = await runtime.database.agentJob.findUnique({
+    where: { id: job.id },
+    select: { abortReason: true, abortText: true, abortRequestedBy: true },
+  })
+  const by = wish?.abortRequestedBy ?? undefined
+  const reason = reasonSchema.catch(ending.reason).parse(wish?.abortReason)
+  const row = await finishAgent(runtime, job, {
+    guard: claim,
+    ending: { ...ending, reason, error: wish?.abortText ?? REASONS[reason].sentence },
+    message: { parts },
+    ...(by === undefined ? {} : { actorId: by }),
+  })
+  return succeeded(row === null ? LOST : `aborted by ${by ?? 'Offshoot'}`)
+}
+
+/** The first frames of an attempt. A later one says so, so that viewers drop what the one before had not finished. */
+function announce(live: LiveWriter, job: ClaimedJob): void {
+  if (job.attempt === 1 && job.generation === 1) live.write({ type: 'start', messageId: job.id })
+  else
+    live.write({
+      type: 'data-attempt',
+      transient: true,
+      data: { generation: job.generation, attempt: job.attempt, fromStep: job.steps },
+    })
+}
+
+function withdrawnGrant(job: ClaimedJob): RunOutcome {
+  const error = `Not authorized to spawn sub-agent as user ${job.ownerId}. The right was taken back before the job ran.`
+  return {
+    kind: 'failed',
+    ending: { state: 'failed', reason: 'not_authorized', result: null, error, partial: job.steps > 0 },
+    parts: [],
+  }
+}
+
+/** The rights of delegates and admins are looked at again when the job begins. */
+async function grantStillHolds({ database }: Runtime, job: ClaimedJob): Promise<boolean> {
+  if (job.grant === 'delegate') return mayDelegate(database, job.triggeredById, job.ownerId)
+  return job.grant === 'admin' ? isAdmin(database, job.triggeredById) : true
+}
+
+/** Tries again for as long as Postgres is away: nothing that was accepted or finished is given up for that. */
+async function persistently<T>({ runtime, shutdown }: DeliveryDependencies, work: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await work()
+    } catch (error) {
+      if (!isTransientDatabaseError(error)) throw error
+      runtime.logger.warn({ error }, 'Postgres is away; trying again')
+      await pause(RETRY_PAUSE_MS, shutdown)
+    }
+  }
+}

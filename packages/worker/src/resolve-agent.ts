@@ -1,0 +1,92 @@
+// What a job runs with: its model, instructions, tools and call settings, from the bot as it was when it was spawned.
+import type { LanguageModel, ToolSet } from 'ai'
+import type { JSONObject } from '@ai-sdk/provider'
+import { toBot } from '@offshoot/shared/db/bots'
+import { decodeStored } from '@offshoot/shared/db/stored-value'
+import type { ClaimedJob } from '@offshoot/shared/db/agent-jobs'
+import type { Bot } from '@offshoot/shared/contracts/bot'
+import { type Overrides, overridesSchema } from '@offshoot/shared/contracts/spawn'
+import { splitModel } from '@offshoot/shared/operations/prepare-spawn'
+import type { Runtime } from '@offshoot/shared/runtime'
+import { abortAgentTool, checkAgentTool } from '@offshoot/shared/tools/job-tools'
+import { findAiTool } from '@offshoot/shared/tools/registry'
+import { spawnAgentToolForWorker } from '@offshoot/shared/tools/spawn-agent'
+
+export interface ResolvedAgent {
+  bot: Bot
+  model: LanguageModel
+  instructions: string
+  tools: ToolSet
+  settings: { temperature?: number; reasoning?: 'minimal' | 'low' | 'medium' | 'high' }
+  providerOptions: Record<string, JSONObject>
+}
+
+/** What stands in a job's row cannot be run: the provider or a tool that it names is not configured here. */
+export class UnresolvableAgentError extends Error {
+  override name = 'UnresolvableAgentError'
+}
+
+/** @throws UnresolvableAgentError */
+export function resolveAgent(runtime: Runtime, job: ClaimedJob): ResolvedAgent {
+  const bot = toBot(Object(decodeStored(job.botSnapshot)))
+  const overrides = overridesSchema.parse(decodeStored(job.overrides))
+  const { integration, modelName } = splitModel(overrides.modelOverride ?? '') ?? bot
+  const provider = runtime.extensions.providers.get(integration)
+  if (provider === undefined) {
+    throw new UnresolvableAgentError(
+      `Unknown model provider: ${integration}. Known: ${[...runtime.extensions.providers.keys()].join(', ')}.`,
+    )
+  }
+  return {
+    bot,
+    model: provider({ userId: job.ownerId, jobId: job.id }).languageModel(modelName),
+    instructions: computeInstructions(bot, overrides, job.depth),
+    tools: resolveTools(runtime, job),
+    settings: callSettings(bot, overrides),
+    providerOptions: { openai: openaiOptions(bot) },
+  }
+}
+
+function computeInstructions(bot: Bot, overrides: Overrides, depth: number): string {
+  const computed = depth === 0 ? [bot.systemPrompt] : [bot.systemPrompt, ...Object.values(bot.childPrompts ?? {})]
+  const base = overrides.systemPromptOverride ?? computed.filter((text) => text !== '').join('\n\n')
+  return [base, overrides.systemPromptAppend ?? ''].filter((text) => text !== '').join('\n\n')
+}
+
+function callSettings(bot: Bot, overrides: Overrides): ResolvedAgent['settings'] {
+  const temperature = overrides.temperature ?? bot.temperature
+  const reasoning = overrides.reasoningEffort ?? bot.reasoningEffort
+  return { ...(temperature === undefined ? {} : { temperature }), ...(reasoning === undefined ? {} : { reasoning }) }
+}
+
+/** `store: false` unless the bot turns it on: what OpenAI keeps itself never reaches the journal. */
+function openaiOptions(bot: Bot): JSONObject {
+  return {
+    store: bot.storeResponses,
+    ...(bot.verbosity === undefined ? {} : { textVerbosity: bot.verbosity }),
+    ...(bot.serviceTier === undefined ? {} : { serviceTier: bot.serviceTier }),
+  }
+}
+
+function resolveTools(runtime: Runtime, job: ClaimedJob): ToolSet {
+  // A running job reaches exactly its own subtree, whatever ids a model writes.
+  const whoCalls = () => ({ reader: { runningJobId: job.id }, actorId: job.ownerId })
+  const tools: [string, ToolSet[string]][] = []
+  const missing: string[] = []
+  for (const name of job.toolNames) {
+    if (name === 'spawnAgent') tools.push([name, spawnAgentToolForWorker()])
+    else if (name === 'checkAgent') tools.push([name, checkAgentTool(runtime, whoCalls)])
+    else if (name === 'abortAgent') tools.push([name, abortAgentTool(runtime, whoCalls)])
+    else {
+      const found = findAiTool(name)
+      if (found === undefined) missing.push(name)
+      else tools.push([name, found.tool])
+    }
+  }
+  if (missing.length > 0) {
+    throw new UnresolvableAgentError(
+      `Unknown tools: ${missing.join(', ')}. They are named by the bot and not registered in this worker; add them to the config module (OFFSHOOT_CONFIG).`,
+    )
+  }
+  return Object.fromEntries(tools)
+}

@@ -1,0 +1,221 @@
+// One attempt of a job, from its claim to an outcome. Read top-down: load what is stored, then again and again ask the
+// state what comes next: answer open calls, call the model for some steps, or end. Expected outcomes are values.
+import { convertToModelMessages, type ModelMessage, type UIMessage } from 'ai'
+import { agentMessageParts, lastStepText, stepText } from '@offshoot/shared/agent-message'
+import type { TerminalState } from '@offshoot/shared/contracts/job-state'
+import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
+import type { Claim, ClaimedJob, Ending } from '@offshoot/shared/db/agent-jobs'
+import { loadHistory } from '@offshoot/shared/db/convos'
+import { loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
+import type { Runtime } from '@offshoot/shared/runtime'
+import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
+import { answerOpenCalls } from './answer-open-calls.ts'
+import { createJournal } from './journal.ts'
+import type { LiveWriter } from './live-writer.ts'
+import { classifyModelError } from './model-errors.ts'
+import { type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
+import { inboxMessage, runSegment } from './run-segment.ts'
+import { createRunState, type RunState } from './run-state.ts'
+import type { RunStop, StopSwitch } from './run-stop.ts'
+
+export interface Attempt {
+  runtime: Runtime
+  job: ClaimedJob
+  claim: Claim
+  live: LiveWriter
+  stopSwitch: StopSwitch
+  isDraining(): boolean
+  /** Milliseconds until the job's deadline, by a monotonic timer. */
+  msLeft(): number
+}
+
+export interface EndedOutcome {
+  kind: TerminalState
+  ending: Ending
+  parts: UIMessage['parts']
+}
+
+export type RunOutcome =
+  | EndedOutcome
+  | { kind: 'waiting'; liveChildren: number }
+  | { kind: 'handed-back' }
+  /** The job is somebody else's now; nothing may be written. */
+  | { kind: 'lost'; because: string }
+
+export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
+  const { runtime, job, claim, stopSwitch, live } = attempt
+  const state = await loadState(attempt)
+  let agent: ResolvedAgent
+  try {
+    agent = resolveAgent(runtime, job)
+  } catch (error) {
+    if (!(error instanceof UnresolvableAgentError)) throw error
+    return ended(state, {
+      state: 'failed',
+      reason: 'invalid_request',
+      result: null,
+      error: error.message,
+      partial: false,
+    })
+  }
+  const history = await convertToModelMessages(await loadHistory(runtime.database, job.convoId, job.inputSeq), {
+    tools: agent.tools,
+    ignoreIncompleteToolCalls: true,
+  })
+  const journal = createJournal({
+    database: runtime.database,
+    claim,
+    generation: job.generation,
+    stopSwitch,
+    logger: runtime.logger,
+    beforeStore: () => live.flush(),
+  })
+  for (;;) {
+    const stopped = stopSwitch.reason()
+    if (stopped !== undefined) return stoppedOutcome(attempt, state, stopped)
+    const move = state.next(await hasUnreadInbox(attempt))
+    switch (move.kind) {
+      case 'end':
+        return ended(state, endingOf(move.step, state))
+      case 'answer-calls': {
+        const answered = await answerOpenCalls(attempt, state, journal, move, agent.tools)
+        if (answered.kind === 'waiting') return answered
+        if (answered.kind === 'stopped')
+          return stoppedOutcome(attempt, state, stopSwitch.reason() ?? (await whyStopped(attempt)))
+        break
+      }
+      case 'call-model': {
+        if (attempt.isDraining()) return { kind: 'handed-back' }
+        const messages: ModelMessage[] = [...history, ...state.messages()]
+        const segment = {
+          config: runtime.config,
+          agent,
+          journal,
+          live,
+          stopSwitch,
+          state,
+          takeInbox: () => unreadInbox(attempt),
+          isDraining: () => attempt.isDraining(),
+        }
+        const end = await runWithSpawnContext(contextOf(job), () => runSegment(segment, messages))
+        if (end.kind === 'failed') {
+          const why = stopSwitch.reason()
+          return why === undefined ? failedOutcome(attempt, state, end.error) : stoppedOutcome(attempt, state, why)
+        }
+      }
+    }
+  }
+}
+
+async function loadState({ runtime: { database }, job }: Attempt): Promise<RunState> {
+  const [steps, toolCalls, inbox] =
+    job.attempt === 1 && job.steps === 0
+      ? [[], [], []]
+      : await Promise.all([loadSteps(database, job.id), loadToolCalls(database, job.id), loadInbox(database, job.id)])
+  return createRunState({ steps, toolCalls, inbox, maxSteps: job.maxSteps, inboxMessage })
+}
+
+async function unreadInbox({ runtime, job }: Attempt) {
+  return (await loadInbox(runtime.database, job.id)).filter((item) => item.consumedAtStep === null)
+}
+
+async function hasUnreadInbox({ runtime, job }: Attempt): Promise<boolean> {
+  return (await runtime.database.inboxItem.count({ where: { jobId: job.id, consumedAtStep: null } })) > 0
+}
+
+/** The caller of every tool of this run is the job itself, as its owner. */
+function contextOf(job: ClaimedJob) {
+  return {
+    userId: job.ownerId,
+    parentConvoId: job.convoId,
+    parentConvoOwnerId: job.ownerId,
+    parentConvoSpaceId: null,
+    delegateUserIds: job.delegateUserIds,
+    spawnDepth: job.depth,
+    parentJobId: job.id,
+  }
+}
+
+/** What the last step's finish reason makes of the job. */
+function endingOf(step: StoredStep, state: RunState): Ending {
+  const text = stepText(step)
+  const result = text === '' ? null : text
+  const fail = (reason: Reason): Ending => ({
+    state: 'failed',
+    reason,
+    result,
+    error: REASONS[reason].sentence,
+    partial: result !== null,
+  })
+  if (step.finishReason === 'length') return fail('output_limit')
+  if (step.finishReason === 'content-filter') return fail('content_filter')
+  if (result === null) return fail('empty_output')
+  const usedAll = state.steps.length >= state.maxSteps && state.steps.length > 1
+  return { state: 'completed', reason: usedAll ? 'step_limit' : 'completed', result, partial: false }
+}
+
+function ended(state: RunState, ending: Ending): RunOutcome {
+  return {
+    kind: ending.state,
+    ending,
+    parts: agentMessageParts(state.steps, state.toolCalls, ending.state === 'completed' ? '' : state.cutText()),
+  }
+}
+
+/** A run that was stopped: by its own reason, whatever error the stop has caused. */
+function stoppedOutcome({ job }: Attempt, state: RunState, stop: RunStop): RunOutcome {
+  const partial = partialResult(state)
+  switch (stop.kind) {
+    case 'claim-lost':
+      return { kind: 'lost', because: stop.because }
+    case 'drain':
+      return { kind: 'handed-back' }
+    case 'deadline':
+      return ended(state, {
+        state: 'failed',
+        reason: 'timeout_total',
+        ...partial,
+        error: `${REASONS.timeout_total.sentence} (${job.timeoutMs / 1_000} s)`,
+      })
+    case 'abort-wish':
+      // Which wish it was stands in the row; process-delivery fills it in.
+      return ended(state, {
+        state: 'aborted',
+        reason: 'aborted_by_user',
+        ...partial,
+        error: REASONS.aborted_by_user.sentence,
+      })
+    case 'error':
+      return ended(state, {
+        state: 'failed',
+        reason: 'worker_crash',
+        ...partial,
+        error: stop.error instanceof Error ? stop.error.message : REASONS.worker_crash.sentence,
+      })
+  }
+}
+
+function failedOutcome({ runtime, job }: Attempt, state: RunState, error: unknown): RunOutcome {
+  const failure = classifyModelError(error)
+  runtime.logger.warn({ jobId: job.id, reason: failure.reason, detail: failure.detail }, 'the run failed')
+  const { reason, sentence, detail } = failure
+  return ended(state, { state: 'failed', reason, ...partialResult(state), error: sentence, errorDetail: detail })
+}
+
+/** What there is when a run ends early: the text of the cut step, else that of the last whole one. */
+function partialResult(state: RunState): { result: string | null; partial: boolean } {
+  const cut = state.cutText()
+  const result = cut === '' ? lastStepText(state.steps) : cut
+  return { result, partial: result !== null || state.steps.length > 0 }
+}
+
+/** The claim is gone or there is an abort wish: the row says which. */
+async function whyStopped({ runtime, claim }: Attempt): Promise<RunStop> {
+  const row = await runtime.database.agentJob.findUnique({
+    where: { id: claim.jobId },
+    select: { claimToken: true, state: true, abortRequestedAt: true },
+  })
+  if (row?.state === 'running' && row.claimToken === claim.token && row.abortRequestedAt !== null)
+    return { kind: 'abort-wish' }
+  return { kind: 'claim-lost', because: 'the claim was gone when calls were to be answered' }
+}

@@ -1,0 +1,150 @@
+// One segment of a run: one `streamText` call of the AI SDK, whose own loop makes steps until it ends, a spawn ends it, or
+// the steps are used up. Its stream is read here in one pass: frames to viewers, text and steps into the state.
+import {
+  isStepCount,
+  type ModelMessage,
+  type StepResult,
+  streamText,
+  type TextStreamPart,
+  toUIMessageChunk,
+  type ToolSet,
+  wrapLanguageModel,
+} from 'ai'
+import type { StoredInboxItem, StoredToolCall } from '@offshoot/shared/db/journal'
+import type { Config } from '@offshoot/shared/config'
+import { type Journal, STORED_FINISHES } from './journal.ts'
+import type { LiveWriter } from './live-writer.ts'
+import { UnusableFinishError } from './model-errors.ts'
+import type { ResolvedAgent } from './resolve-agent.ts'
+import type { RunState } from './run-state.ts'
+import type { StopSwitch } from './run-stop.ts'
+
+export interface SegmentDependencies {
+  config: Config
+  agent: ResolvedAgent
+  journal: Journal
+  live: LiveWriter
+  stopSwitch: StopSwitch
+  state: RunState
+  /** Reads the inbox items that wait for the next step. */
+  takeInbox(): Promise<StoredInboxItem[]>
+  /** True once the process wants to end: the next step boundary stops the run. */
+  isDraining(): boolean
+}
+
+export type SegmentEnd =
+  /** Look at the state: its last step says what comes next. */
+  { kind: 'steps-made' } | { kind: 'failed'; error: unknown }
+
+export async function runSegment(segment: SegmentDependencies, messages: ModelMessage[]): Promise<SegmentEnd> {
+  const { config, agent, journal, stopSwitch, state } = segment
+  const firstIndex = state.nextIndex()
+  const finished: StepResult<ToolSet>[] = []
+  let stored = 0
+
+  /** Stores the steps that the SDK has finished since the last look, as whole. */
+  async function storeFinished(steps: readonly StepResult<ToolSet>[]): Promise<void> {
+    for (; stored < steps.length; stored += 1) {
+      const step = steps[stored]
+      if (step === undefined) return
+      if (!STORED_FINISHES.has(step.finishReason))
+        throw new UnusableFinishError(
+          `the model's stream ended with finish reason "${step.rawFinishReason ?? step.finishReason}"`,
+        )
+      await journal.storeWhole(firstIndex + stored, step.response.messages)
+      state.addWholeStep(firstIndex + stored, step)
+    }
+  }
+
+  const result = streamText({
+    model: wrapLanguageModel({
+      model: agent.model as Parameters<typeof wrapLanguageModel>[0]['model'],
+      middleware: journal.middleware,
+    }),
+    instructions: agent.instructions,
+    messages,
+    tools: journal.wrapTools(agent.tools),
+    ...agent.settings,
+    providerOptions: agent.providerOptions,
+    maxRetries: 0,
+    abortSignal: stopSwitch.signal,
+    timeout: {
+      firstChunkMs: config.MODEL_FIRST_CHUNK_MS,
+      chunkMs: config.MODEL_CHUNK_MS,
+      stepMs: config.MODEL_STEP_MS,
+      toolMs: config.TOOL_TIMEOUT_MS,
+    },
+    stopWhen: isStepCount(state.maxSteps - firstIndex),
+    onStepEnd: (step) => void finished.push(step),
+    onError: () => undefined,
+    async prepareStep({ stepNumber, steps, messages: stepMessages }) {
+      await storeFinished(steps)
+      if (segment.isDraining() && stepNumber > 0) stopSwitch.stop({ kind: 'drain' })
+      stopSwitch.signal.throwIfAborted()
+      const index = firstIndex + stepNumber
+      const playback = stepNumber === 0 ? state.stepToPlayBack() : undefined
+      const inbox = playback === undefined ? await segment.takeInbox() : []
+      state.noteInbox(index, inbox)
+      journal.begin({
+        index,
+        inbox,
+        ...(playback === undefined ? {} : { playback: { step: playback, toolCalls: state.toolCalls } }),
+      })
+      return {
+        messages: [...stepMessages, ...inbox.map(inboxMessage)],
+        // The last allowed step runs with tools off, so that a text comes.
+        ...(index === state.maxSteps - 1 && Object.keys(agent.tools).length > 0 ? { toolChoice: 'none' as const } : {}),
+      }
+    },
+  })
+
+  const playedBack = state.stepToPlayBack()?.index
+  let shownIndex = firstIndex
+  let failure: { error: unknown } | undefined
+  try {
+    for await (const part of result.stream) {
+      if (part.type === 'error') failure ??= { error: part.error }
+      if (part.type === 'abort') failure ??= { error: new Error(part.reason ?? 'aborted') }
+      keepPart(segment, part, shownIndex)
+      showPart(segment, part, shownIndex === playedBack)
+      if (part.type === 'finish-step') shownIndex += 1
+    }
+    if (failure === undefined) await storeFinished(finished)
+  } catch (error) {
+    failure ??= { error }
+  }
+  return failure === undefined ? { kind: 'steps-made' } : { kind: 'failed', error: failure.error }
+}
+
+export function inboxMessage(item: StoredInboxItem): ModelMessage {
+  return { role: 'user', content: item.parts.map((part) => ({ type: 'text', text: part.text })) }
+}
+
+function keepPart({ state }: SegmentDependencies, part: TextStreamPart<ToolSet>, index: number): void {
+  if (part.type === 'start-step') state.beginText()
+  if (part.type === 'text-delta') state.addText(part.text)
+  if (part.type === 'tool-result' && part.preliminary !== true)
+    state.addToolCall(toolCallOf(part, index, { output: part.output }))
+  if (part.type === 'tool-error') state.addToolCall(toolCallOf(part, index, { error: part.error }))
+}
+
+/** Shows a part to viewers; of a step that is played back only what comes after the model's output is new to them. */
+function showPart(
+  { agent, journal, live }: SegmentDependencies,
+  part: TextStreamPart<ToolSet>,
+  playedBack: boolean,
+): void {
+  if (part.type === 'tool-result' && part.preliminary === true && !journal.streams(part.toolCallId)) return
+  if (playedBack && part.type !== 'tool-result' && part.type !== 'tool-error' && part.type !== 'finish-step') return
+  const chunk = toUIMessageChunk(part, { tools: agent.tools, sendStart: false, sendFinish: false })
+  if (chunk === undefined || chunk.type === 'error' || chunk.type === 'abort') return
+  live.write(chunk)
+}
+
+function toolCallOf(
+  part: { toolCallId: string; toolName: string },
+  stepIndex: number,
+  outcome: NonNullable<StoredToolCall['outcome']>,
+): StoredToolCall {
+  return { stepIndex, toolCallId: part.toolCallId, toolName: part.toolName, outcome }
+}

@@ -1,0 +1,103 @@
+// The jobs that this process runs now, by job id, and the one heartbeat for all of them: it says that the worker is
+// alive, and learns which jobs somebody wants to end and which are not ours any more.
+import type { Runtime } from '@offshoot/shared/runtime'
+import { heartbeat } from '@offshoot/shared/db/workers'
+import type { Claim } from '@offshoot/shared/db/agent-jobs'
+import type { StopSwitch } from './run-stop.ts'
+
+export interface RunningJobs {
+  add(claim: Claim, stopSwitch: StopSwitch): () => void
+  count(): number
+  /** Looks at once, for a signal or a doubt; several calls become one look. */
+  lookSoon(): void
+  /** Stops every run for this reason. */
+  stopAll(because: string): void
+  close(): Promise<void>
+}
+
+export interface RunningJobsOptions {
+  runtime: Runtime
+  workerId: () => string
+  /** The worker's row is gone: it was declared lost. */
+  onDeclaredLost: () => Promise<void>
+}
+
+export async function watchRunningJobs({
+  runtime,
+  workerId,
+  onDeclaredLost,
+}: RunningJobsOptions): Promise<RunningJobs> {
+  const { config, database, logger, signals } = runtime
+  const running = new Map<string, { claim: Claim; stopSwitch: StopSwitch }>()
+  const silenceLimitMs = config.WORKER_LOCK_MS - config.WORKER_HEARTBEAT_MS
+  let lastGood = performance.now()
+  let looking: Promise<void> | undefined
+  let again = false
+  let closed = false
+
+  async function look(): Promise<void> {
+    const before = new Map(running)
+    const held = await heartbeat(database, workerId())
+    lastGood = performance.now()
+    if (held === null) {
+      stopAll('the worker was declared lost')
+      await onDeclaredLost()
+      return
+    }
+    const byId = new Map(held.map((job) => [job.id, job]))
+    for (const [jobId, { claim, stopSwitch }] of before) {
+      const row = byId.get(jobId)
+      if (row?.claimToken !== claim.token)
+        stopSwitch.stop({ kind: 'claim-lost', because: 'a heartbeat found another claim' })
+      else if (row.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
+    }
+  }
+
+  function lookSoon(): void {
+    if (closed) return
+    if (looking !== undefined) {
+      again = true
+      return
+    }
+    looking = look()
+      .catch((error: unknown) => logger.warn({ error }, 'heartbeat failed'))
+      .finally(() => {
+        looking = undefined
+        if (again) {
+          again = false
+          lookSoon()
+        }
+      })
+  }
+
+  function stopAll(because: string): void {
+    for (const { stopSwitch } of running.values()) stopSwitch.stop({ kind: 'claim-lost', because })
+  }
+
+  const unsubscribe = await signals.subscribe('workers', (message) => {
+    const jobIds: unknown = JSON.parse(message)
+    if (Array.isArray(jobIds) && jobIds.some((id) => running.has(String(id)))) lookSoon()
+  })
+  const timer = setInterval(() => {
+    if (performance.now() - lastGood > silenceLimitMs) stopAll(`no good heartbeat for ${silenceLimitMs} ms`)
+    lookSoon()
+  }, config.WORKER_HEARTBEAT_MS)
+
+  return {
+    add(claim, stopSwitch) {
+      running.set(claim.jobId, { claim, stopSwitch })
+      return () => {
+        if (running.get(claim.jobId)?.claim.token === claim.token) running.delete(claim.jobId)
+      }
+    },
+    count: () => running.size,
+    lookSoon,
+    stopAll,
+    async close() {
+      closed = true
+      clearInterval(timer)
+      unsubscribe()
+      await looking
+    },
+  }
+}

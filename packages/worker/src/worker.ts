@@ -1,0 +1,102 @@
+// A worker process: its presence, its BullMQ workers (one a lane), its reconciler, and how it drains.
+import { hostname } from 'node:os'
+import { type Job, UnrecoverableError, Worker as BullWorker } from 'bullmq'
+import { deleteWorker, holdPresenceLock, insertWorker, markDraining, type WorkerRow } from '@offshoot/shared/db/workers'
+import { newId } from '@offshoot/shared/ids'
+import { startReconciler } from '@offshoot/shared/operations/reconcile'
+import { queueName } from '@offshoot/shared/queue/delivery-queue'
+import { closeRedis, openRedis } from '@offshoot/shared/queue/redis'
+import type { Runtime } from '@offshoot/shared/runtime'
+import { createLiveWriters } from './live-writer.ts'
+import { type DeliveryDependencies, processDelivery } from './process-delivery.ts'
+import { watchRunningJobs } from './running-jobs.ts'
+
+export interface WorkerProcess {
+  /** Stops taking deliveries, hands running jobs over at the end of their step, within WORKER_DRAIN_MS, and closes. */
+  drain(): Promise<void>
+}
+
+/** BullMQ's own lock: short, since losing it means nothing here (the claim in Postgres counts). */
+const DELIVERY_LOCK_MS = 30_000
+
+export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
+  const { config, logger, database } = runtime
+  const lanes = config.WORKER_LANES
+  let row: WorkerRow = await insertWorker(database, { id: newId(), host: hostname(), pid: process.pid, lanes })
+  const presence = (worker: WorkerRow) =>
+    holdPresenceLock({ databaseUrl: config.DATABASE_URL, worker, logger, onRegained: () => runningJobs.lookSoon() })
+  let lock = await presence(row)
+  let draining = false
+  const shutdown = new AbortController()
+
+  const runningJobs = await watchRunningJobs({
+    runtime,
+    workerId: () => row.id,
+    async onDeclaredLost() {
+      logger.warn({ workerId: row.id }, 'this worker was declared lost; it starts again under a new id')
+      await lock.close()
+      row = await insertWorker(database, { id: newId(), host: hostname(), pid: process.pid, lanes })
+      lock = await presence(row)
+    },
+  })
+  const dependencies: DeliveryDependencies = {
+    runtime,
+    workerId: () => row.id,
+    runningJobs,
+    liveWriters: createLiveWriters(runtime.liveStreams, runtime.signals),
+    isDraining: () => draining,
+    shutdown: shutdown.signal,
+  }
+  const reconciler = startReconciler(runtime, { holder: row.id })
+  const connection = openRedis(config, logger, 'worker')
+  const bullWorkers = lanes.map((lane) => openLane(lane))
+
+  function openLane(lane: string): BullWorker {
+    const worker = new BullWorker(
+      queueName(lane),
+      async (job: Job): Promise<string> => {
+        const { words, failed } = await processDelivery(dependencies, job.data)
+        if (failed) throw new UnrecoverableError(words)
+        return words
+      },
+      {
+        connection,
+        prefix: config.QUEUE_PREFIX,
+        concurrency: config.WORKER_CONCURRENCY,
+        lockDuration: DELIVERY_LOCK_MS,
+        stalledInterval: DELIVERY_LOCK_MS,
+        maxStalledCount: 1_000,
+      },
+    )
+    worker.on('error', (error) => logger.warn({ lane, error: error.message }, 'worker queue error'))
+    worker.on('failed', (job, error) => {
+      if (error instanceof UnrecoverableError) return
+      logger.error({ lane, delivery: job?.id, error }, 'a delivery ended with an unexpected error')
+    })
+    return worker
+  }
+
+  return {
+    async drain() {
+      draining = true
+      await markDraining(database, row.id).catch(() => undefined)
+      const closed = Promise.all(bullWorkers.map((worker) => worker.close()))
+      const inTime = await Promise.race([
+        closed.then(() => true),
+        new Promise<false>((resolve) => setTimeout(() => resolve(false), config.WORKER_DRAIN_MS).unref()),
+      ])
+      if (!inTime) {
+        logger.warn({ jobs: runningJobs.count() }, 'the drain limit is over; what still runs is left to other workers')
+        shutdown.abort(new Error('the worker shuts down'))
+        runningJobs.stopAll('the worker shuts down')
+        await Promise.race([closed, new Promise((resolve) => setTimeout(resolve, 1_000).unref())])
+      }
+      await reconciler.stop()
+      await runningJobs.close()
+      await lock.close()
+      // With jobs left the row stays, so that the reconciler finds them as those of a lost worker.
+      if (runningJobs.count() === 0) await deleteWorker(database, row.id).catch(() => undefined)
+      await closeRedis(connection)
+    },
+  }
+}
