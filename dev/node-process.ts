@@ -1,10 +1,8 @@
 import { spawn } from 'node:child_process'
 import path from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { projectFolder } from '../prisma/prisma-cli.ts'
 import { untilReady } from './child-process.ts'
 import type { Services } from './services.ts'
-
-const projectFolder = fileURLToPath(new URL('..', import.meta.url))
 
 export type NodeProcessOptions = {
   /** As a person calls it. */

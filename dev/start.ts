@@ -20,7 +20,8 @@ program
   .option('--json', 'print one line of JSON on stdout when ready, and nothing else')
   .action(run)
 
-await program.parseAsync()
+// pnpm passes on the `--` of `pnpm start -- --json`.
+await program.parseAsync(process.argv.filter((argument) => argument !== '--'))
 
 async function run(options: Options) {
   const stopping = new AbortController()

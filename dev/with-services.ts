@@ -2,8 +2,10 @@
 // and REDIS_URL, and ends as the command ends. Tests clone that database: create database … template ….
 import { spawn, type ChildProcess } from 'node:child_process'
 import { constants } from 'node:os'
+import path from 'node:path'
 import { deployMigrations } from '../prisma/deploy-migrations.ts'
 import { generateClientIfStale } from '../prisma/generate-client.ts'
+import { projectFolder } from '../prisma/prisma-cli.ts'
 import { logLine, secondsSince } from './log-line.ts'
 import { startServices, type Services } from './services.ts'
 import { onStopRequest, type StopRequest } from './stop-request.ts'
@@ -46,7 +48,8 @@ await services?.stop()
 process.exit()
 
 function runCommand(program: string, { databaseUrl, redisUrl, adopt }: Services) {
-  const env = { ...process.env, DATABASE_URL: databaseUrl, REDIS_URL: redisUrl }
+  const searchPath = [path.join(projectFolder, 'node_modules', '.bin'), process.env['PATH']].join(path.delimiter)
+  const env = { ...process.env, PATH: searchPath, DATABASE_URL: databaseUrl, REDIS_URL: redisUrl }
   const child = spawn(program, args, { stdio: 'inherit', env })
   command = child
   adopt(child)
