@@ -6,7 +6,6 @@ import { type ProgramSpawnInput, programSpawnInputSchema, type SpawnOutput } fro
 import { loadConfig } from './config.ts'
 import { isAdmin } from './db/users.ts'
 import { createExtensions, type ExtensionsInput, loadExtensions } from './extensions.ts'
-import { newId } from './ids.ts'
 import { createLogger, type Logger } from './logger.ts'
 import { abortAgent } from './operations/abort-agent.ts'
 import { checkAgent } from './operations/check-agent.ts'
@@ -68,7 +67,7 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     runWithSpawnContext,
     async spawn(context, input, { signal, idempotencyKey } = {}) {
       const parsed: ProgramSpawnInput = programSpawnInputSchema.parse(input)
-      const from = await originOfContext(runtime, context, idempotencyKey ?? newId())
+      const from = await originOfContext(runtime, context)
       const origin = idempotencyKey === undefined ? from : { ...from, idempotencyKey }
       let output: SpawnOutput | undefined
       for await (const progress of runSpawn(runtime, origin, parsed, signal))

@@ -34,7 +34,8 @@ export const environmentSchema = z.object({
         .split(',')
         .map((lane) => lane.trim())
         .filter(Boolean),
-    ),
+    )
+    .pipe(z.array(z.string()).min(1, 'must name at least one lane')),
   WORKER_HEARTBEAT_MS: milliseconds(5_000, 50),
   WORKER_LOCK_MS: milliseconds(30_000, 200),
   WORKER_DRAIN_MS: milliseconds(30_000, 0),
@@ -66,31 +67,36 @@ export const environmentSchema = z.object({
   NODE_ENV: z.string().optional(),
 })
 
-const configSchema = environmentSchema.check((context) => {
-  const value = context.value
-  const problem = (name: string, message: string) =>
-    context.issues.push({ code: 'custom', path: [name], message, input: value })
-  const redis = [value.REDIS_URL, value.REDIS_CLUSTER_NODES, value.REDIS_SENTINELS].filter(
-    (given) => given !== undefined,
-  )
-  if (redis.length === 0)
-    problem('REDIS_URL', 'is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS with REDIS_SENTINEL_NAME')
-  if (value.REDIS_SENTINELS !== undefined && value.REDIS_SENTINEL_NAME === undefined) {
-    problem('REDIS_SENTINEL_NAME', 'is missing: REDIS_SENTINELS needs the name of the master')
-  }
-  if (value.WORKER_LOCK_MS < 2 * value.WORKER_HEARTBEAT_MS) {
-    problem('WORKER_LOCK_MS', `must be at least twice WORKER_HEARTBEAT_MS (${value.WORKER_HEARTBEAT_MS})`)
-  }
-  if ((value.BULL_BOARD_USER === undefined) !== (value.BULL_BOARD_PASSWORD === undefined)) {
-    problem('BULL_BOARD_PASSWORD', 'and BULL_BOARD_USER come together: set both, or neither to leave the dashboard off')
-  }
-  if (value.NODE_ENV === 'production' && value.INNGEST_DEV) {
-    problem('INNGEST_DEV', 'is refused in production: unset it and set INNGEST_EVENT_KEY and INNGEST_SIGNING_KEY')
-  }
-  if (!value.INNGEST_DEV && (value.INNGEST_EVENT_KEY === undefined) !== (value.INNGEST_SIGNING_KEY === undefined)) {
-    problem('INNGEST_SIGNING_KEY', 'and INNGEST_EVENT_KEY come together: set both, or neither to send no events')
-  }
-})
+/** Looks at combinations also when single variables are wrong or missing, so that one error lists every problem. */
+const configSchema = environmentSchema.superRefine(
+  (value, context) => {
+    const problem = (name: string, message: string) => context.addIssue({ code: 'custom', path: [name], message })
+    const redis = [value.REDIS_URL, value.REDIS_CLUSTER_NODES, value.REDIS_SENTINELS].filter(
+      (given) => given !== undefined,
+    )
+    if (redis.length === 0)
+      problem('REDIS_URL', 'is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS with REDIS_SENTINEL_NAME')
+    if (value.REDIS_SENTINELS !== undefined && value.REDIS_SENTINEL_NAME === undefined) {
+      problem('REDIS_SENTINEL_NAME', 'is missing: REDIS_SENTINELS needs the name of the master')
+    }
+    if (value.WORKER_LOCK_MS < 2 * value.WORKER_HEARTBEAT_MS) {
+      problem('WORKER_LOCK_MS', `must be at least twice WORKER_HEARTBEAT_MS (${value.WORKER_HEARTBEAT_MS})`)
+    }
+    if ((value.BULL_BOARD_USER === undefined) !== (value.BULL_BOARD_PASSWORD === undefined)) {
+      problem(
+        'BULL_BOARD_PASSWORD',
+        'and BULL_BOARD_USER come together: set both, or neither to leave the dashboard off',
+      )
+    }
+    if (value.NODE_ENV === 'production' && value.INNGEST_DEV) {
+      problem('INNGEST_DEV', 'is refused in production: unset it and set INNGEST_EVENT_KEY and INNGEST_SIGNING_KEY')
+    }
+    if (!value.INNGEST_DEV && (value.INNGEST_EVENT_KEY === undefined) !== (value.INNGEST_SIGNING_KEY === undefined)) {
+      problem('INNGEST_SIGNING_KEY', 'and INNGEST_EVENT_KEY come together: set both, or neither to send no events')
+    }
+  },
+  { when: () => true },
+)
 
 export type Config = Readonly<z.infer<typeof environmentSchema>>
 

@@ -38,8 +38,9 @@ const extensionsSchema = z.strictObject({
     .optional(),
   providers: z
     .record(
-      z.string().regex(/^[^:]+$/, 'may not contain a colon'),
+      z.string().regex(/^[^:]+$/),
       z.custom((value) => typeof value === 'function', 'must be a function'),
+      { error: ({ code }) => (code === 'invalid_key' ? 'a name may not be empty or contain a colon' : undefined) },
     )
     .optional(),
   resolveBot: z.custom((value) => typeof value === 'function', 'must be a function').optional(),
@@ -61,12 +62,18 @@ export function createExtensions(config: Config, input: ExtensionsInput): Extens
   for (const tool of input.tools ?? []) registerAiTool(tool)
   const openai = createOpenAI({
     ...(config.OPENAI_BASE_URL === undefined ? {} : { baseURL: config.OPENAI_BASE_URL }),
-    ...(config.OPENAI_API_KEY === undefined ? {} : { apiKey: config.OPENAI_API_KEY }),
+    ...openaiKey(config),
   })
   return {
     providers: new Map<string, ProviderFactory>([['openai', () => openai], ...Object.entries(input.providers ?? {})]),
     resolveBot: async (ref, caller) => input.resolveBot?.(ref, caller),
   }
+}
+
+/** An endpoint of one's own may need no key; the SDK insists on one. */
+function openaiKey(config: Config): { apiKey?: string } {
+  if (config.OPENAI_API_KEY !== undefined) return { apiKey: config.OPENAI_API_KEY }
+  return config.OPENAI_BASE_URL === undefined ? {} : { apiKey: 'none' }
 }
 
 async function importConfigModule(file: string): Promise<ExtensionsInput> {

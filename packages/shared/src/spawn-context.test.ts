@@ -9,21 +9,22 @@ const contextOf = (userId: string): SpawnContext => ({
   spawnDepth: 0,
 })
 
+async function look(): Promise<string> {
+  await new Promise((resolve) => setImmediate(resolve))
+  return getSpawnContext().userId
+}
+
 test('outside a context the error says what to do', () => {
   expect(() => getSpawnContext()).toThrow(/^There is no spawn context\. Wrap the call .*runWithSpawnContext\(/)
 })
 
 test('work sees its own context, also after an await and side by side with another', async () => {
-  const look = async () => {
-    await new Promise((resolve) => setImmediate(resolve))
-    return getSpawnContext().userId
-  }
   const seen = await Promise.all([
     runWithSpawnContext(contextOf('alice'), look),
     runWithSpawnContext(contextOf('bob'), look),
   ])
   expect(seen).toEqual(['alice', 'bob'])
-  expect(() => getSpawnContext()).toThrow()
+  expect(() => getSpawnContext()).toThrow('There is no spawn context.')
 })
 
 test('a stream that was made inside keeps its context when it is read outside', async () => {

@@ -11,7 +11,7 @@ test('a wake during a pause ends it', async () => {
   const waker = createWaker()
   const pause = waker.pause(60_000)
   waker.wake()
-  await pause
+  await expect(pause).resolves.toBeUndefined()
 })
 
 test('LOSS-12: a wake between two pauses ends the next one at once, and only that one', async () => {

@@ -27,20 +27,26 @@ export async function answerOpenCalls(
 ): Promise<Answered> {
   const refused = whyNoCallRuns(step, state)
   const outputs = storedOutputs(state, step)
-  const spawns = calls.filter((call) => call.toolName === 'spawnAgent' && 'spawnAgent' in tools && !outputs.has(call.toolCallId))
+  const spawns = calls.filter(
+    (call) => call.toolName === 'spawnAgent' && 'spawnAgent' in tools && !outputs.has(call.toolCallId),
+  )
   if (refused === undefined && spawns.length > 0) {
-    const answer = await answerSpawnCalls(attempt.runtime, await spawningJob(attempt, step.index), spawns.map(parseSpawnCall))
+    const answer = await answerSpawnCalls(
+      attempt.runtime,
+      await spawningJob(attempt, step.index),
+      spawns.map(parseSpawnCall),
+    )
     if (answer.kind !== 'answered') return answer
     for (const [toolCallId, output] of answer.outputs) outputs.set(toolCallId, output)
   }
   const results = calls.map((call): ToolResult => {
     const output = outputs.get(call.toolCallId)
     const base = { type: 'tool-result' as const, toolCallId: call.toolCallId, toolName: call.toolName }
-    if (output === undefined)
-      return {
-        ...base,
-        output: { type: 'error-text', value: refused ?? `The tool ${call.toolName} cannot be run here.` },
-      }
+    if (output === undefined) {
+      const errorText = refused ?? `The tool ${call.toolName} cannot be run here.`
+      attempt.live.write({ type: 'tool-output-error', toolCallId: call.toolCallId, errorText })
+      return { ...base, output: { type: 'error-text', value: errorText } }
+    }
     state.addToolCall({
       stepIndex: step.index,
       toolCallId: call.toolCallId,
@@ -60,7 +66,8 @@ export async function answerOpenCalls(
 function storedOutputs(state: RunState, step: StoredStep): Map<string, SpawnOutput> {
   const outputs = new Map<string, SpawnOutput>()
   for (const { stepIndex, toolCallId, toolName, outcome } of state.toolCalls) {
-    if (stepIndex !== step.index || toolName !== 'spawnAgent' || outcome === undefined || !('output' in outcome)) continue
+    if (stepIndex !== step.index || toolName !== 'spawnAgent' || outcome === undefined || !('output' in outcome))
+      continue
     // Written by `answerSpawnCalls`.
     outputs.set(toolCallId, outcome.output as SpawnOutput)
   }

@@ -31,6 +31,8 @@ export interface JournalOptions {
   claim: Claim
   generation: number
   stopSwitch: StopSwitch
+  /** How long a model call may take to its first output. */
+  firstChunkMs: number
   logger: Logger
   /** Called before a step's output is stored, so that viewers have seen it when it counts as said. */
   beforeStore: () => Promise<void>
@@ -55,7 +57,7 @@ export interface Journal {
 }
 
 export function createJournal(options: JournalOptions): Journal {
-  const { database, claim, generation, stopSwitch, logger } = options
+  const { database, claim, generation, stopSwitch, firstChunkMs, logger } = options
   const persist = createPersist({ stopSwitch, logger, jobId: claim.jobId })
   const streaming = new Set<string>()
   let current: CurrentStep = { index: 0, inbox: [] }
@@ -102,10 +104,15 @@ export function createJournal(options: JournalOptions): Journal {
     },
     middleware: {
       specificationVersion: 'v4',
-      async wrapStream({ doStream }) {
+      async wrapStream({ model, params }) {
         const step = current
         if (step.playback !== undefined) return { stream: streamOf(step.playback.step.modelOutput) }
-        const result = await callModelWithRetries(doStream, { signal: stopSwitch.signal, logger, jobId: claim.jobId })
+        const result = await callModelWithRetries((abortSignal) => model.doStream({ ...params, abortSignal }), {
+          signal: params.abortSignal ?? stopSwitch.signal,
+          firstChunkMs,
+          logger,
+          jobId: claim.jobId,
+        })
         return { ...result, stream: result.stream.pipeThrough(recording(step)) }
       },
     },

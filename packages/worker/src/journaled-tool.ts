@@ -7,6 +7,7 @@ import type { Database } from '@offshoot/shared/db/database'
 import { storeToolEnd, storeToolStart } from '@offshoot/shared/db/journal'
 import { findAiTool } from '@offshoot/shared/tools/registry'
 import type { CurrentStep } from './journal.ts'
+import { untilAborted } from './pause.ts'
 import type { Persist } from './persist.ts'
 import type { StopSwitch } from './run-stop.ts'
 
@@ -50,16 +51,18 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
     stopSwitch.signal.throwIfAborted()
     let last: unknown
     let streams = false
+    // The SDK's tool timeout and an abort reach the tool as a signal; one that ignores it must not hold the run.
+    const signal = call.abortSignal ?? stopSwitch.signal
     try {
       const result: unknown = inner?.(input, call)
       if (isAsyncIterable(result)) {
         streams = true
         journal.onStreaming(call.toolCallId)
-        for await (const value of result) {
+        for await (const value of valuesUntilAborted(result, signal)) {
           last = value
           yield value
         }
-      } else last = await result
+      } else last = await untilAborted(Promise.resolve(result), signal)
     } catch (error) {
       // A failure after the run was stopped is the stop's own doing: the call counts as cut.
       if (!stopSwitch.signal.aborted) await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
@@ -86,6 +89,20 @@ async function decideCutCall({ database, claim, persist, stopSwitch }: ToolJourn
   await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
   if (onCrash === 'fail') stopSwitch.stop({ kind: 'error', error })
   throw error
+}
+
+async function* valuesUntilAborted(values: AsyncIterable<unknown>, signal: AbortSignal): AsyncGenerator {
+  const iterator = values[Symbol.asyncIterator]()
+  try {
+    for (;;) {
+      const next = await untilAborted(iterator.next(), signal)
+      if (next.done === true) return
+      yield next.value
+    }
+  } finally {
+    // Not waited for: a generator that hangs never returns.
+    void Promise.resolve(iterator.return?.()).catch(() => undefined)
+  }
 }
 
 function isAsyncIterable(value: unknown): value is AsyncIterable<unknown> {

@@ -1,5 +1,12 @@
 // The one place that understands the AI SDK's and the providers' errors.
-import { APICallError, LoadAPIKeyError, NoOutputGeneratedError, RetryError, ToolChoiceViolationError } from 'ai'
+import {
+  APICallError,
+  LoadAPIKeyError,
+  NoOutputGeneratedError,
+  RetryError,
+  StreamProviderError,
+  ToolChoiceViolationError,
+} from 'ai'
 import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
 
 export interface ModelFailure {
@@ -17,12 +24,14 @@ export class UnusableFinishError extends Error {
   override name = 'UnusableFinishError'
 }
 
-const OUTPUT_TIMEOUTS: readonly [prefix: string, reason: Reason][] = [
-  ['First chunk timeout', 'timeout_first_chunk'],
-  ['Chunk timeout', 'timeout_chunk'],
-  ['Step timeout', 'timeout_step'],
-  ['Total timeout', 'timeout_total'],
-]
+/** The SDK words a limit that has passed like this, with the error's name before it in an abort part. */
+const TIMEOUT = /\b(First chunk|Chunk|Step|Total) timeout of \d+ms exceeded/
+const TIMEOUT_REASONS: Readonly<Record<string, Reason>> = {
+  'First chunk': 'timeout_first_chunk',
+  Chunk: 'timeout_chunk',
+  Step: 'timeout_step',
+  Total: 'timeout_total',
+}
 
 const BROKEN_CONNECTION = new Set([
   'ECONNRESET',
@@ -44,17 +53,19 @@ export function classifyModelError(error: unknown): ModelFailure {
   // The last allowed step runs with tools off, and the model called one all the same.
   if (ToolChoiceViolationError.isInstance(root)) return failure('step_limit', root)
   if (LoadAPIKeyError.isInstance(root)) return failure('model_auth', root)
+  if (StreamProviderError.isInstance(root) || isProviderErrorEvent(root)) return classifyErrorEvent(root)
   const message = root instanceof Error ? root.message : String(root)
-  for (const [prefix, reason] of OUTPUT_TIMEOUTS) if (message.startsWith(prefix)) return failure(reason, root)
+  const timeout = TIMEOUT_REASONS[TIMEOUT.exec(message)?.[1] ?? '']
+  if (timeout !== undefined) return failure(timeout, root)
   const code = causeCode(root)
   if (
     (code !== undefined && BROKEN_CONNECTION.has(code)) ||
     message === 'terminated' ||
-    root instanceof UnusableFinishError
+    root instanceof UnusableFinishError ||
+    NoOutputGeneratedError.isInstance(root)
   ) {
     return failure('upstream_disconnect', root, code)
   }
-  if (isProviderErrorEvent(root)) return classifyErrorEvent(root)
   return failure('internal', root, code)
 }
 
@@ -65,22 +76,26 @@ function classifyApiCall(error: APICallError): ModelFailure {
     ...failure(reason, error, causeCode(error)),
     ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
   })
-  if (status === undefined) return known('upstream_disconnect')
-  if (status === 401 || status === 403) return known('model_auth')
-  if (status === 429) return known('model_rate_limited')
-  if (status === 408 || status === 409 || status >= 500) return known('model_unavailable')
-  return known(
-    /context.{0,20}(length|window)|too many tokens|maximum context/i.test(error.responseBody ?? error.message)
-      ? 'context_overflow'
-      : 'model_refused',
-  )
+  return known(reasonOfStatus(status, error.responseBody ?? error.message))
 }
 
-/** OpenAI sends `{ type: 'error', code, message }` or `{ type: 'response.failed', … }` inside a 200 stream. */
+/** No status: there was no answer. One below 400: the answer could not be read to its end. */
+function reasonOfStatus(status: number | undefined, text: string): Reason {
+  if (status === undefined || status < 400) return 'upstream_disconnect'
+  if (status === 401 || status === 403) return 'model_auth'
+  if (status === 429) return 'model_rate_limited'
+  if (status === 408 || status === 409 || status >= 500) return 'model_unavailable'
+  return /context.{0,20}(length|window)|too many tokens|maximum context/i.test(text)
+    ? 'context_overflow'
+    : 'model_refused'
+}
+
+/** An error that a provider sends inside a 200 stream, as it comes from the provider or from the SDK. */
 interface ProviderErrorEvent {
-  code?: string | null
+  code?: string | number | null
   type?: string
   message?: string
+  statusCode?: number
 }
 
 function isProviderErrorEvent(error: unknown): error is ProviderErrorEvent {
@@ -93,16 +108,19 @@ function isProviderErrorEvent(error: unknown): error is ProviderErrorEvent {
 }
 
 function classifyErrorEvent(event: ProviderErrorEvent): ModelFailure {
-  const text = `${event.code ?? ''} ${event.type ?? ''}`
-  const wrapped = new Error(event.message ?? 'the model provider sent an error')
-  if (/rate_limit/.test(text)) return failure('model_rate_limited', wrapped, event.code ?? undefined)
-  if (/context_length/.test(text)) return failure('context_overflow', wrapped, event.code ?? undefined)
-  return failure('model_unavailable', wrapped, event.code ?? undefined)
+  const kind = `${event.code ?? ''} ${event.type ?? ''}`
+  const message = event.message ?? 'the model provider sent an error'
+  const wrapped = event instanceof Error ? event : new Error(message)
+  const fail = (reason: Reason): ModelFailure =>
+    failure(reason, wrapped, event.code == null ? undefined : String(event.code), event.statusCode)
+  if (/rate_limit/.test(kind)) return fail('model_rate_limited')
+  if (/context_length/.test(kind)) return fail('context_overflow')
+  return fail(event.statusCode === undefined ? 'model_unavailable' : reasonOfStatus(event.statusCode, message))
 }
 
-function failure(reason: Reason, error: unknown, code?: string): ModelFailure {
+function failure(reason: Reason, error: unknown, code?: string, errorStatus?: number): ModelFailure {
   const asError = error instanceof Error ? error : new Error(String(error))
-  const status = APICallError.isInstance(error) ? error.statusCode : undefined
+  const status = APICallError.isInstance(error) ? error.statusCode : errorStatus
   return {
     reason,
     sentence: status === undefined ? REASONS[reason].sentence : `${REASONS[reason].sentence} (status ${status})`,

@@ -3,7 +3,7 @@
 import type { LanguageModelV4StreamPart, LanguageModelV4StreamResult } from '@ai-sdk/provider'
 import { REASONS } from '@offshoot/shared/contracts/reason'
 import type { Logger } from '@offshoot/shared/logger'
-import { pause } from './pause.ts'
+import { pause, untilAborted } from './pause.ts'
 import { classifyModelError } from './model-errors.ts'
 
 const MAX_TRIES = 4
@@ -11,14 +11,14 @@ const FIRST_PAUSE_MS = 500
 /** A longer Retry-After is not waited for while a slot is held. */
 const LONGEST_PAUSE_MS = 20_000
 
+/** Calls the model; `doStream` gets the signal of one try, which is aborted when no output comes in time. */
 export async function callModelWithRetries(
-  doStream: () => PromiseLike<LanguageModelV4StreamResult>,
-  options: { signal: AbortSignal; logger: Logger; jobId: string },
+  doStream: (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>,
+  options: { signal: AbortSignal; firstChunkMs: number; logger: Logger; jobId: string },
 ): Promise<LanguageModelV4StreamResult> {
   for (let tries = 1; ; tries += 1) {
     try {
-      const result = await doStream()
-      return { ...result, stream: await untilFirstOutput(result.stream) }
+      return await callModelOnce(doStream, options)
     } catch (error) {
       options.signal.throwIfAborted()
       const { reason, retryAfterMs } = classifyModelError(error)
@@ -33,14 +33,34 @@ export async function callModelWithRetries(
   }
 }
 
+/** The SDK's own limit begins only when `doStream` has answered, which is after the first output here. */
+async function callModelOnce(
+  doStream: (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>,
+  { signal, firstChunkMs }: { signal: AbortSignal; firstChunkMs: number },
+): Promise<LanguageModelV4StreamResult> {
+  const late = new AbortController()
+  const limit = setTimeout(
+    () => late.abort(new DOMException(`First chunk timeout of ${firstChunkMs}ms exceeded`, 'TimeoutError')),
+    firstChunkMs,
+  )
+  const either = AbortSignal.any([signal, late.signal])
+  try {
+    const result = await untilAborted(doStream(either), either)
+    return { ...result, stream: await untilFirstOutput(result.stream, either) }
+  } finally {
+    clearTimeout(limit)
+  }
+}
+
 /** Reads up to the first part that is output; an error before it is thrown, so that the call may be tried again. */
 async function untilFirstOutput(
   stream: ReadableStream<LanguageModelV4StreamPart>,
+  signal: AbortSignal,
 ): Promise<ReadableStream<LanguageModelV4StreamPart>> {
   const reader = stream.getReader()
   const seen: LanguageModelV4StreamPart[] = []
   for (;;) {
-    const { done, value } = await reader.read()
+    const { done, value } = await untilAborted(reader.read(), signal)
     if (done) break
     if (value.type === 'error') {
       await reader.cancel().catch(() => undefined)

@@ -12,3 +12,18 @@ export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   })
   signal.throwIfAborted()
 }
+
+/** What `work` comes to; rejects with the signal's reason as soon as that is aborted, whatever `work` does then. */
+export async function untilAborted<T>(work: PromiseLike<T>, signal: AbortSignal): Promise<T> {
+  let onAbort: () => void = () => undefined
+  const aborted = new Promise<never>((_, reject) => {
+    onAbort = () => reject(signal.reason)
+    if (signal.aborted) onAbort()
+    else signal.addEventListener('abort', onAbort, { once: true })
+  })
+  try {
+    return await Promise.race([work, aborted])
+  } finally {
+    signal.removeEventListener('abort', onAbort)
+  }
+}

@@ -63,14 +63,15 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     claim,
     live,
     stopSwitch,
+    fresh: false,
     isDraining: () => dependencies.isDraining(),
     msLeft: () => Math.max(1, job.msLeft - (performance.now() - claimedAt)),
   }
   try {
     announce(live, job)
     const granted = await persistently(dependencies, () => grantStillHolds(runtime, job))
-    for (;;) {
-      const outcome = granted ? await run(attempt) : withdrawnGrant(job)
+    for (let fresh = job.attempt === 1 && job.steps === 0; ; fresh = false) {
+      const outcome = granted ? await run({ ...attempt, fresh }) : withdrawnGrant(job)
       await live.flush()
       const result = await persistently(dependencies, () => writeOutcome(dependencies, attempt, outcome))
       if (result !== 'unread-inbox') return result

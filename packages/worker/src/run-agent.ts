@@ -9,14 +9,14 @@ import { loadHistory } from '@offshoot/shared/db/convos'
 import { loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
-import { answerOpenCalls } from './answer-open-calls.ts'
+import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
 import { createJournal } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { classifyModelError } from './model-errors.ts'
 import { type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
 import { inboxMessage, runSegment } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
-import type { RunStop, StopSwitch } from './run-stop.ts'
+import { type RunStop, RunStopped, type StopSwitch } from './run-stop.ts'
 
 export interface Attempt {
   runtime: Runtime
@@ -24,6 +24,8 @@ export interface Attempt {
   claim: Claim
   live: LiveWriter
   stopSwitch: StopSwitch
+  /** Nothing of the job is stored yet. */
+  fresh: boolean
   isDraining(): boolean
   /** Milliseconds until the job's deadline, by a monotonic timer. */
   msLeft(): number
@@ -67,6 +69,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     claim,
     generation: job.generation,
     stopSwitch,
+    firstChunkMs: runtime.config.MODEL_FIRST_CHUNK_MS,
     logger: runtime.logger,
     beforeStore: () => live.flush(),
   })
@@ -78,7 +81,14 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       case 'end':
         return ended(state, endingOf(move.step, state))
       case 'answer-calls': {
-        const answered = await answerOpenCalls(attempt, state, journal, move, agent.tools)
+        let answered: Answered
+        try {
+          answered = await answerOpenCalls(attempt, state, journal, move, agent.tools)
+        } catch (error) {
+          // A stop in between ends the journal's next write.
+          if (!(error instanceof RunStopped)) throw error
+          answered = { kind: 'stopped' }
+        }
         if (answered.kind === 'waiting') return answered
         if (answered.kind === 'stopped')
           return stoppedOutcome(attempt, state, stopSwitch.reason() ?? (await whyStopped(attempt)))
@@ -107,11 +117,10 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   }
 }
 
-async function loadState({ runtime: { database }, job }: Attempt): Promise<RunState> {
-  const [steps, toolCalls, inbox] =
-    job.attempt === 1 && job.steps === 0
-      ? [[], [], []]
-      : await Promise.all([loadSteps(database, job.id), loadToolCalls(database, job.id), loadInbox(database, job.id)])
+async function loadState({ runtime: { database }, job, fresh }: Attempt): Promise<RunState> {
+  const [steps, toolCalls, inbox] = fresh
+    ? [[], [], []]
+    : await Promise.all([loadSteps(database, job.id), loadToolCalls(database, job.id), loadInbox(database, job.id)])
   return createRunState({ steps, toolCalls, inbox, maxSteps: job.maxSteps, inboxMessage })
 }
 

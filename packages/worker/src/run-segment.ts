@@ -40,6 +40,8 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
   const { config, agent, journal, stopSwitch, state } = segment
   const firstIndex = state.nextIndex()
   const finished: StepResult<ToolSet>[] = []
+  // An error part is the end for us, although a provider may keep the connection open after it.
+  const broken = new AbortController()
   let stored = 0
 
   /** Stores the steps that the SDK has finished since the last look, as whole. */
@@ -67,7 +69,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     ...agent.settings,
     providerOptions: agent.providerOptions,
     maxRetries: 0,
-    abortSignal: stopSwitch.signal,
+    abortSignal: AbortSignal.any([stopSwitch.signal, broken.signal]),
     timeout: {
       firstChunkMs: config.MODEL_FIRST_CHUNK_MS,
       chunkMs: config.MODEL_CHUNK_MS,
@@ -103,7 +105,10 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
   let failure: { error: unknown } | undefined
   try {
     for await (const part of result.stream) {
-      if (part.type === 'error') failure ??= { error: part.error }
+      if (part.type === 'error') {
+        failure ??= { error: part.error }
+        broken.abort(part.error)
+      }
       if (part.type === 'abort') failure ??= { error: new Error(part.reason ?? 'aborted') }
       keepPart(segment, part, shownIndex)
       showPart(segment, part, shownIndex === playedBack)

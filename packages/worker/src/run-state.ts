@@ -33,6 +33,9 @@ export interface RunState {
   cutText(): string
 }
 
+/** Finish reasons after which the SDK runs tools; some endpoints say `stop` although they call tools. */
+const RUNNING_FINISHES: ReadonlySet<string | null> = new Set(['tool-calls', 'stop'])
+
 export function createRunState(stored: {
   steps: StoredStep[]
   toolCalls: StoredToolCall[]
@@ -64,9 +67,8 @@ export function createRunState(stored: {
       const calls = openCalls(last.responseMessages)
       if (calls.length > 0) return { kind: 'answer-calls', step: last, calls }
       if (steps.length >= stored.maxSteps) return { kind: 'end', step: last }
-      if (last.finishReason === 'tool-calls' || (unreadInbox && last.finishReason === 'stop'))
-        return { kind: 'call-model' }
-      return { kind: 'end', step: last }
+      const goesOn = unreadInbox || hasCalls(last.responseMessages)
+      return goesOn && RUNNING_FINISHES.has(last.finishReason) ? { kind: 'call-model' } : { kind: 'end', step: last }
     },
     nextIndex: () => stepToPlayBack()?.index ?? (steps.at(-1)?.index ?? -1) + 1,
     stepToPlayBack,
@@ -94,6 +96,7 @@ export function createRunState(stored: {
       }
       if (steps.at(-1)?.index === index) steps[steps.length - 1] = whole
       else steps.push(whole)
+      text = []
     },
     answerCalls(step, messages) {
       step.responseMessages = messages
@@ -109,4 +112,14 @@ export function createRunState(stored: {
     },
     cutText: () => text.join(''),
   }
+}
+
+/** Whether a step has called tools of ours, whose results are for the next step. */
+function hasCalls(responseMessages: readonly ModelMessage[]): boolean {
+  return responseMessages.some(
+    (message) =>
+      message.role === 'assistant' &&
+      typeof message.content !== 'string' &&
+      message.content.some((part) => part.type === 'tool-call' && part.providerExecuted !== true),
+  )
 }

@@ -3,7 +3,7 @@
 import type { Runtime } from '@offshoot/shared/runtime'
 import { heartbeat } from '@offshoot/shared/db/workers'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
-import type { StopSwitch } from './run-stop.ts'
+import type { RunStop, StopSwitch } from './run-stop.ts'
 
 export interface RunningJobs {
   add(claim: Claim, stopSwitch: StopSwitch): () => void
@@ -11,7 +11,7 @@ export interface RunningJobs {
   /** Looks at once, for a signal or a doubt; several calls become one look. */
   lookSoon(): void
   /** Stops every run for this reason. */
-  stopAll(because: string): void
+  stopAll(reason: RunStop): void
   close(): Promise<void>
 }
 
@@ -40,7 +40,7 @@ export async function watchRunningJobs({
     const held = await heartbeat(database, workerId())
     lastGood = performance.now()
     if (held === null) {
-      stopAll('the worker was declared lost')
+      stopAll({ kind: 'claim-lost', because: 'the worker was declared lost' })
       await onDeclaredLost()
       return
     }
@@ -70,8 +70,8 @@ export async function watchRunningJobs({
       })
   }
 
-  function stopAll(because: string): void {
-    for (const { stopSwitch } of running.values()) stopSwitch.stop({ kind: 'claim-lost', because })
+  function stopAll(reason: RunStop): void {
+    for (const { stopSwitch } of running.values()) stopSwitch.stop(reason)
   }
 
   const unsubscribe = await signals.subscribe('workers', (message) => {
@@ -79,7 +79,8 @@ export async function watchRunningJobs({
     if (Array.isArray(jobIds) && jobIds.some((id) => running.has(String(id)))) lookSoon()
   })
   const timer = setInterval(() => {
-    if (performance.now() - lastGood > silenceLimitMs) stopAll(`no good heartbeat for ${silenceLimitMs} ms`)
+    if (performance.now() - lastGood > silenceLimitMs)
+      stopAll({ kind: 'claim-lost', because: `no good heartbeat for ${silenceLimitMs} ms` })
     lookSoon()
   }, config.WORKER_HEARTBEAT_MS)
 

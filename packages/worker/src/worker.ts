@@ -16,6 +16,8 @@ export interface WorkerProcess {
   drain(): Promise<void>
 }
 
+/** What handing jobs over in the middle of a step may take: it needs Postgres only. */
+const FORCED_HAND_OVER_MS = 1_000
 /** BullMQ's own lock: short, since losing it means nothing here (the claim in Postgres counts). */
 const DELIVERY_LOCK_MS = 30_000
 
@@ -86,10 +88,13 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
         new Promise<false>((resolve) => setTimeout(() => resolve(false), config.WORKER_DRAIN_MS).unref()),
       ])
       if (!inTime) {
-        logger.warn({ jobs: runningJobs.count() }, 'the drain limit is over; what still runs is left to other workers')
+        logger.warn(
+          { jobs: runningJobs.count() },
+          'the drain limit is over; what still runs is handed over in the middle of its step',
+        )
+        runningJobs.stopAll({ kind: 'drain' })
+        await Promise.race([closed, new Promise((resolve) => setTimeout(resolve, FORCED_HAND_OVER_MS).unref())])
         shutdown.abort(new Error('the worker shuts down'))
-        runningJobs.stopAll('the worker shuts down')
-        await Promise.race([closed, new Promise((resolve) => setTimeout(resolve, 1_000).unref())])
       }
       await reconciler.stop()
       await runningJobs.close()

@@ -6,7 +6,7 @@ export const botRefSchema = z.union(
     z.strictObject({ botId: z.string().min(1).max(200) }),
     z.strictObject({ botGroup: z.string().min(1).max(100), botHandle: z.string().min(1).max(100) }),
   ],
-  { error: 'must be { botId } or { botGroup, botHandle }, and nothing else' },
+  { error: 'must be { botId } or { botGroup, botHandle }, exactly one of the two' },
 )
 export type BotRef = z.infer<typeof botRefSchema>
 

@@ -16,12 +16,10 @@ test('an object whose every field was empty is absent itself', () => {
   expect(withoutEmptyOptions({ overrides: { modelOverride: '', toolFilter: [] } })).toEqual({})
 })
 
-test('a required field stays as it is, empty or not', () => {
-  const input = { message: '', bot: { botGroup: 'forge', botHandle: '' }, mode: '' }
-  expect(withoutEmptyOptions(input, ['message', 'bot'])).toEqual({
-    message: '',
-    bot: { botGroup: 'forge', botHandle: '' },
-  })
+test('a required field stays, empty or not; inside it empty fields count as absent, too', () => {
+  expect(withoutEmptyOptions({ message: '', bot: {}, mode: '' }, ['message', 'bot'])).toEqual({ message: '', bot: {} })
+  const bothForms = { bot: { botId: '', botGroup: 'forge', botHandle: 'writer' } }
+  expect(withoutEmptyOptions(bothForms, ['bot'])).toEqual({ bot: { botGroup: 'forge', botHandle: 'writer' } })
 })
 
 test('false, 0 and lists with something in them are kept', () => {

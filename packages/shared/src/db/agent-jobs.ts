@@ -39,7 +39,7 @@ export async function claimJob(
 
 /**
  * Makes a running job pending again, with a new delivery number: handed back by its holder (`token`), taken from a lost
- * worker, or woken from a wait. Answers the row, or null when the guard did not hold.
+ * worker, or woken from a wait, unless somebody wants its end. Answers the row, or null when the guard did not hold.
  */
 export async function makePending(
   db: Queryable,
@@ -48,7 +48,7 @@ export async function makePending(
 ): Promise<AgentJob | null> {
   const guard =
     from === 'wait'
-      ? sql`"claimToken" is null and "waitingOn" is not null`
+      ? sql`"claimToken" is null and "waitingOn" is not null and "abortRequestedAt" is null`
       : 'token' in from
         ? sql`"claimToken" = ${from.token}`
         : sql`"workerId" = ${from.lostWorkerId} and "claimToken" is not null`

@@ -21,9 +21,24 @@ export function isTransientDatabaseError(error: unknown): boolean {
   // P1001 unreachable, P1002 timed out, P1008 operation timed out, P1017 closed, P2024 no connection in time,
   // P2028 transaction expired or could not start, P2034 write conflict or deadlock, P2037 too many connections
   if (['P1001', 'P1002', 'P1008', 'P1017', 'P2024', 'P2028', 'P2034', 'P2037'].includes(error.code)) return true
+  // A raw statement fails as P2010, whatever the reason; the driver adapter names it.
+  const kind = adapterKind(error)
+  if (kind !== undefined && TRANSIENT_ADAPTER_KINDS.has(kind)) return true
   const code = postgresCode(error)
   // 08 connection, 40 rollback, 53 out of resources, 55P03 lock not available, 57 operator intervention
   return code !== undefined && (/^(08|40|53|57)/.test(code) || code === '55P03')
+}
+
+const TRANSIENT_ADAPTER_KINDS = new Set([
+  'DatabaseNotReachable',
+  'ConnectionClosed',
+  'SocketTimeout',
+  'TooManyConnections',
+  'TransactionWriteConflict',
+])
+
+function adapterKind(error: InstanceType<typeof Prisma.PrismaClientKnownRequestError>): string | undefined {
+  return /"kind":"(\w+)"/.exec(JSON.stringify(error.meta ?? {}))?.[1]
 }
 
 function postgresCode(error: InstanceType<typeof Prisma.PrismaClientKnownRequestError>): string | undefined {

@@ -191,7 +191,9 @@ function toolEndInsert(
   call: { stepIndex: number; toolCallId: string; toolName: string; outcome: { output: unknown } | { error: unknown } },
 ) {
   const output = 'output' in call.outcome ? encodeStoredJson(call.outcome.output) : null
-  const error = 'error' in call.outcome ? encodeStoredJson(call.outcome.error) : null
+  // A json null in `error` would read as none.
+  const thrown = 'error' in call.outcome ? (call.outcome.error ?? new Error('The tool threw no error.')) : undefined
+  const error = thrown === undefined ? null : encodeStoredJson(thrown)
   return sql`
     insert into "offshoot"."AgentToolCall" ("jobId", "stepIndex", "toolCallId", "toolName", "finishedAt", "output", "error")
     select "id", ${call.stepIndex}, ${call.toolCallId}, ${call.toolName}, clock_timestamp(), ${output}::jsonb, ${error}::jsonb from ${source}

@@ -15,6 +15,12 @@ export function storedText(text: string): string {
   return wellFormed.includes('\u0000') ? wellFormed.replaceAll('\u0000', '\u2400') : wellFormed
 }
 
+/** A copy whose texts and keys are as storage will have them, so that what is compared, answered and kept is the same. */
+export function storable<T>(value: T): T {
+  // Encoding changes texts, never the shape of what JSON can hold.
+  return decodeStored(encode(value, new Set())) as T
+}
+
 export function encodeStored(value: unknown): Prisma.InputJsonValue {
   const encoded = encode(value, new Set())
   // What `encode` makes is JSON.

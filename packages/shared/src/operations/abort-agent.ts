@@ -3,11 +3,10 @@
 import { type AbortInput, type AbortOutput } from '../contracts/abort.ts'
 import { jobNotFound } from '../contracts/check.ts'
 import { isTerminal, projectState } from '../contracts/job-state.ts'
-import type { Reason } from '../contracts/reason.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import type { Runtime } from '../runtime.ts'
 import { findReadableJob } from './check-agent.ts'
-import { abortJobs, endSubtree } from './finish-agent.ts'
+import { type AbortWish, endSubtree, endUnheld, storeWish } from './finish-agent.ts'
 import type { JobReader } from './readable-jobs.ts'
 import { lockTree, transact } from './transact.ts'
 import { waitForAgent } from './wait-for-agent.ts'
@@ -38,15 +37,17 @@ export async function abortAgent(
 export async function requestAbort(
   runtime: Runtime,
   job: Pick<AgentJob, 'id' | 'rootJobId'>,
-  wish: { by: string | null; reason: Reason; text: string | null },
+  wish: AbortWish,
 ): Promise<{ job: AgentJob; abortedDescendants: number }> {
   return transact(runtime, async (tx) => {
     await lockTree(tx, job.rootJobId)
     const before = await tx.db.agentJob.findUniqueOrThrow({ where: { id: job.id } })
     if (isTerminal(before.state)) return { job: before, abortedDescendants: 0 }
-    // The descendants first: a job that ends takes its subtree along, which would count them as its own doing.
+    // The job's own wish comes first, so that the end of its children does not wake it; its end comes last, since it takes
+    // its subtree along, which would count that as its own doing.
+    const wished = await storeWish(tx, [before], wish)
     const abortedDescendants = await endSubtree(tx, job, { ...wish, reason: 'aborted_by_parent' })
-    await abortJobs(tx, [before], wish)
+    await endUnheld(tx, wished, wish)
     return { job: await tx.db.agentJob.findUniqueOrThrow({ where: { id: job.id } }), abortedDescendants }
   })
 }

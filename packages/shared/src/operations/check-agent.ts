@@ -7,6 +7,7 @@ import { tailOf } from '../contracts/text.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import { loadJobMessages } from '../db/convos.ts'
 import { loadSteps, loadToolCalls } from '../db/journal.ts'
+import { storedText } from '../db/stored-value.ts'
 import type { Runtime } from '../runtime.ts'
 import { type JobReader, readableJobs } from './readable-jobs.ts'
 import { waitForAgent } from './wait-for-agent.ts'
@@ -41,7 +42,7 @@ export async function findReadableJob(
   reader: JobReader,
   jobId: string,
 ): Promise<AgentJob | null> {
-  return runtime.database.agentJob.findFirst({ where: { AND: [{ id: jobId }, readableJobs(reader)] } })
+  return runtime.database.agentJob.findFirst({ where: { AND: [{ id: storedText(jobId) }, readableJobs(reader)] } })
 }
 
 async function describeJob(runtime: Runtime, job: AgentJob, includePartial: boolean): Promise<CheckOutput> {
@@ -92,7 +93,7 @@ async function readProgress({ database, liveStreams, signals, logger }: Runtime,
   if (job.claimToken === null || !signals.isReachable()) return progress
   let text = ''
   try {
-    for (const { chunks } of await liveStreams.read(job.id, 0)) {
+    for (const { chunks } of await liveStreams.readTail(job.id)) {
       for (const chunk of chunks) {
         if (chunk.type === 'start-step') text = ''
         if (chunk.type === 'text-delta') text += chunk.delta

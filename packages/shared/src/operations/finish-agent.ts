@@ -90,11 +90,7 @@ export async function finishInTransaction(
  * Stores an abort wish on a job's live descendants, but for those that were spawned to outlive it, and ends at once
  * those that no worker holds. Answers how many it reached.
  */
-export async function endSubtree(
-  tx: Tx,
-  job: Pick<AgentJob, 'id'>,
-  wish: { by: string | null; reason: Reason; text: string | null },
-): Promise<number> {
+export async function endSubtree(tx: Tx, job: Pick<AgentJob, 'id'>, wish: AbortWish): Promise<number> {
   const live = await findLiveDescendants(tx.db, job.id)
   const survivors = new Set(
     live.filter((each) => each.mode === 'async' && each.onParentEnd === 'continue').map((each) => each.id),
@@ -105,12 +101,21 @@ export async function endSubtree(
   return abortJobs(tx, ending, wish)
 }
 
-/** Stores the wish on these jobs; ends those that nobody holds, nudges the workers of the others. Deepest jobs first. */
-export async function abortJobs(
-  tx: Tx,
-  jobs: readonly AgentJob[],
-  wish: { by: string | null; reason: Reason; text: string | null },
-): Promise<number> {
+/** Stores the wish on these jobs, and ends those that nobody holds. Answers how many it reached. */
+async function abortJobs(tx: Tx, jobs: readonly AgentJob[], wish: AbortWish): Promise<number> {
+  const wished = await storeWish(tx, jobs, wish)
+  await endUnheld(tx, wished, wish)
+  return wished.length
+}
+
+export interface AbortWish {
+  by: string | null
+  reason: Reason
+  text: string | null
+}
+
+/** Stores the wish on those of the jobs that are live and have none, and nudges the workers that hold them. */
+export async function storeWish(tx: Tx, jobs: readonly AgentJob[], wish: AbortWish): Promise<AgentJob[]> {
   const wished = await storeAbortWish(
     tx.db,
     jobs.map((each) => each.id),
@@ -124,20 +129,27 @@ export async function abortJobs(
       data: { reason: wish.reason },
     })
   }
-  const held = wished.filter((job) => job.claimToken !== null)
-  tx.nudgeWorkers(held.map((job) => job.id))
-  const free = wished.filter((job) => job.claimToken === null).sort((a, b) => b.depth - a.depth)
+  tx.nudgeWorkers(wished.filter((job) => job.claimToken !== null).map((job) => job.id))
+  return wished
+}
+
+/** Ends those of the jobs that no worker holds, deepest first. */
+export async function endUnheld(tx: Tx, jobs: readonly AgentJob[], wish: AbortWish): Promise<void> {
+  const free = jobs.filter((job) => job.claimToken === null).sort((a, b) => b.depth - a.depth)
   for (const job of free)
     await finishInTransaction(tx, job.id, {
       guard: 'unclaimed',
       ending: await abortedEnding(tx, job, wish),
       ...(wish.by === null ? {} : { actorId: wish.by }),
     })
-  return wished.length
 }
 
 /** The ending of a job that no worker holds: what its finished steps had said is kept as partial. */
-async function abortedEnding(tx: Tx, job: AgentJob, wish: { reason: Reason; text: string | null }): Promise<Ending> {
+export async function abortedEnding(
+  tx: Tx,
+  job: Pick<AgentJob, 'id' | 'steps'>,
+  wish: Omit<AbortWish, 'by'>,
+): Promise<Ending> {
   const steps = job.steps === 0 ? [] : await loadSteps(tx.db, job.id)
   return {
     state: 'aborted',

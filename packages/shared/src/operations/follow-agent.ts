@@ -13,6 +13,8 @@ export interface NumberedChunk {
   chunk: UIMessageChunk
 }
 
+/** Batches in memory for a follower, however slowly it takes them (UX-5). */
+const READ_AHEAD = 20
 const LOOK_EVERY_MS = 5_000
 const LOOK_EVERY_MS_WITHOUT_REDIS = 1_000
 
@@ -69,7 +71,7 @@ async function readBatches(
 ): Promise<LiveBatch[]> {
   if (!signals.isReachable()) return []
   try {
-    return await liveStreams.read(jobId, cursor)
+    return await liveStreams.read(jobId, cursor, READ_AHEAD)
   } catch (error) {
     logger.warn({ jobId, error }, 'live stream not readable')
     return []
@@ -81,7 +83,8 @@ async function endFromRow(
   jobId: string,
 ): Promise<UIMessageChunk[] | undefined> {
   const job = await database.agentJob.findUnique({ where: { id: jobId } })
-  if (job === null || !isTerminal(job.state)) return undefined
+  if (job === null) return endChunks('aborted', null, 'The job is gone: its row was deleted.')
+  if (!isTerminal(job.state)) return undefined
   // The worker's process tells the end right after the commit; give it a moment before the row speaks for it.
   const sinceEndMs = job.finishedAt === null ? Infinity : Date.now() - job.finishedAt.getTime()
   return sinceEndMs < END_FRAME_GRACE_MS ? undefined : endChunks(job.state, job.error, jobReason(job))

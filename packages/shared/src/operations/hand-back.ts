@@ -1,9 +1,9 @@
 // A running job goes back to the queue with its journal: handed back by its worker, or taken from a lost one.
-import { REASONS } from '../contracts/reason.ts'
+import { reasonSchema } from '../contracts/reason.ts'
 import { type AgentJob, makePending } from '../db/agent-jobs.ts'
 import type { EventKind } from '../db/events.ts'
 import { tellDelivery } from './deliver.ts'
-import { finishInTransaction } from './finish-agent.ts'
+import { abortedEnding, finishInTransaction } from './finish-agent.ts'
 import { lockTree, transact, type TransactRuntime } from './transact.ts'
 
 /**
@@ -27,16 +27,11 @@ export async function handBack(
     })
     if (pending.abortRequestedAt === null) tellDelivery(tx, pending, 'wake')
     else {
-      const reason = pending.abortReason === 'aborted_by_parent' ? 'aborted_by_parent' : 'aborted_by_user'
+      const reason = reasonSchema.catch('aborted_by_user').parse(pending.abortReason)
       await finishInTransaction(tx, job.id, {
         guard: 'unclaimed',
-        ending: {
-          state: 'aborted',
-          reason,
-          result: null,
-          error: pending.abortText ?? REASONS[reason].sentence,
-          partial: pending.steps > 0,
-        },
+        ending: await abortedEnding(tx, pending, { reason, text: pending.abortText }),
+        ...(pending.abortRequestedBy === null ? {} : { actorId: pending.abortRequestedBy }),
       })
     }
     return true

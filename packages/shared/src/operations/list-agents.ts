@@ -3,6 +3,7 @@ import type { AgentJobPage, AgentTreeView, ListInput } from '../contracts/agent-
 import { addUsage, type Usage } from '../contracts/usage.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import type { Prisma } from '../db/generated/client.ts'
+import { storable } from '../db/stored-value.ts'
 import type { Runtime } from '../runtime.ts'
 import { findReadableJob } from './check-agent.ts'
 import { type JobReader, readableJobs } from './readable-jobs.ts'
@@ -11,8 +12,9 @@ import { type JobReader, readableJobs } from './readable-jobs.ts'
 export async function listAgents(
   { database }: Pick<Runtime, 'database'>,
   reader: JobReader,
-  input: ListInput,
+  asked: ListInput,
 ): Promise<AgentJobPage> {
+  const input = storable(asked)
   const filters: Prisma.AgentJobWhereInput[] = [readableJobs(reader)]
   if (input.state !== undefined) filters.push(whereState(input.state))
   if (input.live !== undefined)

@@ -7,6 +7,7 @@ import { DEFAULT_MAX_STEPS, MAX_MESSAGE_LENGTH, type ProgramSpawnInput } from '.
 import { characterCount } from '../contracts/text.ts'
 import { findBot } from '../db/bots.ts'
 import type { Grant } from '../db/generated/client.ts'
+import { storable } from '../db/stored-value.ts'
 import { isAdmin, mayDelegate } from '../db/users.ts'
 import type { Runtime } from '../runtime.ts'
 
@@ -67,9 +68,10 @@ export function refuse(reason: Reason, error: string): Refusal {
 export async function prepareSpawn(
   runtime: Runtime,
   origin: SpawnOrigin,
-  input: ProgramSpawnInput,
+  asked: ProgramSpawnInput,
 ): Promise<PreparedSpawn | Refusal> {
   const { config } = runtime
+  const input = storable(asked)
   if (origin.depth >= config.MAX_SPAWN_DEPTH) {
     return refuse(
       'depth_limit',
@@ -146,8 +148,10 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
 
 /** Which right lets the asking user run a job as `ownerId`; undefined: none. Admin rights do not pass through delegation. */
 async function findGrant({ database }: Runtime, origin: SpawnOrigin, ownerId: string): Promise<Grant | undefined> {
-  if (ownerId === origin.userId) return 'self'
-  if (origin.parent !== undefined && origin.parent.grant !== 'self') return undefined
+  const delegated = origin.parent !== undefined && origin.parent.grant !== 'self'
+  // A child that stays with the owner of its delegated parent is delegated, too: its own children must not go further.
+  if (ownerId === origin.userId) return delegated ? 'context' : 'self'
+  if (delegated) return undefined
   if (origin.delegateUserIds.includes(ownerId)) return 'context'
   if (await mayDelegate(database, origin.userId, ownerId)) return 'delegate'
   return origin.withoutAdminRights !== true && (await isAdmin(database, origin.userId)) ? 'admin' : undefined

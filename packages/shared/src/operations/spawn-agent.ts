@@ -17,7 +17,7 @@ import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { priorityOfNewJob, tellDelivery } from './deliver.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
-import { lockUser, transact, type Tx } from './transact.ts'
+import { lockTree, lockUser, transact, type Tx } from './transact.ts'
 
 export type SpawnAnswer =
   | { kind: 'accepted'; job: AgentJob; /** True when the same request had been accepted before. */ repeated: boolean }
@@ -37,8 +37,12 @@ export async function spawnAgent(
   if (repeated !== undefined) return repeated
   try {
     return await transact(runtime, async (tx) => {
+      const ended = await lockLiveParent(tx, origin)
+      if (ended !== undefined) return { kind: 'refused', refusal: ended }
       const job = await insertSpawn(runtime, tx, prepared)
-      return 'refused' in job ? { kind: 'refused', refusal: job } : { kind: 'accepted', job, repeated: false }
+      if (!('refused' in job)) return { kind: 'accepted', job, repeated: false }
+      // What fills the cap may be this very request, accepted while we waited for the lock.
+      return (await findByKey(tx.db, prepared)) ?? { kind: 'refused', refusal: job }
     })
   } catch (error) {
     // Two requests with one key raced: the other one was first.
@@ -46,6 +50,18 @@ export async function spawnAgent(
     if (first !== undefined) return first
     throw error
   }
+}
+
+/** A tool that spawns through the host client inside a running job: that job must still be live, and nobody want its end. */
+async function lockLiveParent(tx: Tx, { parent }: SpawnOrigin): Promise<Refusal | undefined> {
+  if (parent === undefined) return undefined
+  await lockTree(tx, parent.rootJobId)
+  const live = await tx.db.agentJob.count({
+    where: { id: parent.jobId, state: { in: ['pending', 'running'] }, abortRequestedAt: null },
+  })
+  return live === 1
+    ? undefined
+    : refuse('invalid_request', `Job ${parent.jobId} has ended or is about to: it spawns nothing any more.`)
 }
 
 async function findByKey(db: Queryable, { origin, requestHash }: PreparedSpawn): Promise<SpawnAnswer | undefined> {

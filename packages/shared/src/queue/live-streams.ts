@@ -42,8 +42,10 @@ export interface LiveStreams {
     jobId: string,
     batch: { generation: number; attempt: number; chunks: UIMessageChunk[]; end?: boolean },
   ): Promise<boolean>
-  /** The batches with a frame after number `afterSeq`, oldest first; at most 500. */
-  read(jobId: string, afterSeq: number): Promise<LiveBatch[]>
+  /** The batches with a frame after number `afterSeq`, oldest first; at most `atMost`, 500 by default. */
+  read(jobId: string, afterSeq: number, atMost?: number): Promise<LiveBatch[]>
+  /** The newest batches, oldest first; at most 500. */
+  readTail(jobId: string): Promise<LiveBatch[]>
   close(): Promise<void>
 }
 
@@ -73,16 +75,20 @@ export function openLiveStreams(config: Config, logger: Logger): LiveStreams {
       )
       return first !== -1
     },
-    async read(jobId, afterSeq) {
+    async read(jobId, afterSeq, atMost = READ_COUNT) {
       // An entry's id is its first frame's number, so the entry that holds `afterSeq + 1` may begin before it.
       const key = streamKey(jobId)
       const [before, after] = await Promise.all([
         redis.xrevrange(key, `${Math.max(afterSeq, 0)}-0`, '-', 'COUNT', 1),
-        redis.xrange(key, `(${Math.max(afterSeq, 0)}-0`, '+', 'COUNT', READ_COUNT),
+        redis.xrange(key, `(${Math.max(afterSeq, 0)}-0`, '+', 'COUNT', atMost),
       ])
       return [...before, ...after]
         .map(parseBatch)
         .filter((batch) => batch.firstSeq + batch.chunks.length - 1 > afterSeq)
+    },
+    async readTail(jobId) {
+      const newest = await redis.xrevrange(streamKey(jobId), '+', '-', 'COUNT', READ_COUNT)
+      return newest.toReversed().map(parseBatch)
     },
     close: () => closeRedis(redis),
   }

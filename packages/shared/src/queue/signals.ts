@@ -21,11 +21,11 @@ const SUBSCRIBE_LIMIT_MS = 500
 export function openSignals(config: Config, logger: Logger): Signals {
   const publisher = openRedis(config, logger, 'signals')
   const subscriber = openRedis(config, logger, 'signals-listener')
-  const listeners = new Map<string, Set<(message: string) => void>>()
+  const listeners = new Map<string, { each: Set<(message: string) => void>; standing: Promise<unknown> }>()
   const prefix = `${config.QUEUE_PREFIX}:signal:`
 
   subscriber.on('message', (channel: string, message: string) => {
-    for (const listener of listeners.get(channel) ?? []) {
+    for (const listener of listeners.get(channel)?.each ?? []) {
       try {
         listener(message)
       } catch (error) {
@@ -43,20 +43,21 @@ export function openSignals(config: Config, logger: Logger): Signals {
     },
     async subscribe(channel, listener) {
       const name = prefix + channel
-      const present = listeners.get(name)
-      if (present !== undefined) present.add(listener)
-      else {
-        listeners.set(name, new Set([listener]))
+      let present = listeners.get(name)
+      if (present === undefined) {
         // ioredis subscribes again by itself after a reconnect.
         const standing = subscriber
           .subscribe(name)
           .catch((error: unknown) => logger.debug({ channel, error }, 'subscription failed'))
-        await Promise.race([standing, new Promise((resolve) => setTimeout(resolve, SUBSCRIBE_LIMIT_MS).unref())])
+        present = { each: new Set(), standing }
+        listeners.set(name, present)
       }
+      const { each, standing } = present
+      each.add(listener)
+      await Promise.race([standing, new Promise((resolve) => setTimeout(resolve, SUBSCRIBE_LIMIT_MS).unref())])
       return () => {
-        const left = listeners.get(name)
-        left?.delete(listener)
-        if (left?.size !== 0) return
+        each.delete(listener)
+        if (each.size > 0 || listeners.get(name)?.each !== each) return
         listeners.delete(name)
         subscriber.unsubscribe(name).catch(() => undefined)
       }

@@ -10,6 +10,7 @@ import {
 } from '../contracts/spawn.ts'
 import { tailOf } from '../contracts/text.ts'
 import { loadJobMessages } from '../db/convos.ts'
+import { newId } from '../ids.ts'
 import { requestAbort } from '../operations/abort-agent.ts'
 import { followAgent } from '../operations/follow-agent.ts'
 import type { SpawnOrigin } from '../operations/prepare-spawn.ts'
@@ -45,19 +46,15 @@ export function spawnAgentToolForHost(runtime: Runtime): SpawnTool {
     description: DESCRIPTION,
     inputSchema: modelInput(spawnInputSchema, ['message', 'bot']),
     toModelOutput: ({ output }) => spawnModelOutput(output),
-    async *execute(input: SpawnInput, { abortSignal, toolCallId }) {
-      const origin = await originOfContext(runtime, getSpawnContext(), toolCallId)
+    async *execute(input: SpawnInput, { abortSignal }) {
+      const origin = await originOfContext(runtime, getSpawnContext())
       yield* runSpawn(runtime, origin, input, abortSignal)
     },
   })
 }
 
 /** Where a host's spawn comes from. With a `parentJobId` it is a child of that job, which must be the caller's and live. */
-export async function originOfContext(
-  { database }: Runtime,
-  context: SpawnContext,
-  toolCallId: string,
-): Promise<SpawnOrigin> {
+export async function originOfContext({ database }: Runtime, context: SpawnContext): Promise<SpawnOrigin> {
   const origin: SpawnOrigin = {
     userId: context.userId,
     delegateUserIds: context.delegateUserIds ?? [],
@@ -76,6 +73,8 @@ export async function originOfContext(
     )
   const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, toolNames, grant, deadlineAt } = parent
   const deadlineMsLeft = Math.max(1, deadlineAt.getTime() - Date.now())
+  // Not the id of the host's own tool call: endpoints reuse those, and it would stand for a call of the parent job's model.
+  const toolCallId = `host:${newId()}`
   return {
     ...origin,
     parent: { jobId, rootJobId, ancestorIds, triggeredByIds, step, toolCallId, toolNames, grant, deadlineMsLeft },
