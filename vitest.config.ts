@@ -3,7 +3,13 @@ import { defineConfig } from 'vitest/config'
 export default defineConfig({
   test: {
     // Unit tests stand beside the code; integration and system tests, on real services, in each package's test folder.
-    include: ['packages/*/src/**/*.test.ts', 'packages/*/test/**/*.test.ts', 'dev/**/*.test.ts', 'examples/**/*.test.ts', 'prisma/**/*.test.ts'],
+    include: [
+      'packages/*/src/**/*.test.ts',
+      'packages/*/test/**/*.test.ts',
+      'dev/**/*.test.ts',
+      'examples/**/*.test.ts',
+      'prisma/**/*.test.ts',
+    ],
     testTimeout: 60_000,
     hookTimeout: 60_000,
     // Each worker starts processes of its own; more of them than cores only makes them wait for each other.

@@ -1,0 +1,98 @@
+// What a viewer of a job sees, whenever it comes: the live stream from its cursor, or, when that is gone, a snapshot of
+// the stored messages. It begins with a `start` chunk and ends with the job's end.
+import type { Runtime } from '@offshoot/shared/runtime'
+import { loadJobMessages } from '@offshoot/shared/db/convos'
+import { followAgent } from '@offshoot/shared/operations/follow-agent'
+import type { UIMessage, UIMessageChunk } from 'ai'
+
+export interface Frame {
+  /** The cursor after this frame; absent where the frame is not part of the live stream. */
+  seq?: number
+  chunk: UIMessageChunk
+}
+
+type FramesRuntime = Pick<Runtime, 'database' | 'signals' | 'liveStreams' | 'logger'>
+type FollowedJob = { id: string; convoId: string; inputSeq: number }
+
+export async function* jobFrames(
+  runtime: FramesRuntime,
+  job: FollowedJob,
+  options: { afterSeq: number; signal: AbortSignal },
+): AsyncGenerator<Frame> {
+  const afterSeq = await usableCursor(runtime, job.id, options.afterSeq)
+  let first = true
+  for await (const frame of followAgent(runtime, job.id, { ...options, afterSeq })) {
+    if (first && afterSeq === 0) yield* beginning(runtime, job, frame.chunk)
+    first = false
+    yield frame
+  }
+}
+
+/** A cursor that this stream cannot have given (it expired, it is from the future) counts as none: everything comes again. */
+async function usableCursor(
+  { liveStreams, signals, logger }: FramesRuntime,
+  jobId: string,
+  afterSeq: number,
+): Promise<number> {
+  if (afterSeq === 0 || !signals.isReachable()) return afterSeq
+  try {
+    return (await liveStreams.read(jobId, afterSeq - 1, 1)).length > 0 ? afterSeq : 0
+  } catch (error) {
+    logger.warn({ jobId, error }, 'live stream not readable')
+    return afterSeq
+  }
+}
+
+/** What must come before the first frame: `start`, and all that was said if the stream holds only the end any more. */
+async function* beginning(
+  { database }: FramesRuntime,
+  job: FollowedJob,
+  firstChunk: UIMessageChunk,
+): AsyncGenerator<Frame> {
+  if (firstChunk.type === 'start') return
+  yield { chunk: { type: 'start', messageId: job.id } }
+  if (firstChunk.type !== 'finish' && firstChunk.type !== 'error' && firstChunk.type !== 'abort') return
+  for (const message of await loadJobMessages(database, job)) {
+    if (message.role === 'assistant') for (const chunk of snapshotChunks(message.parts)) yield { chunk }
+  }
+}
+
+/** The chunks that build these parts. */
+export function* snapshotChunks(parts: UIMessage['parts']): Generator<UIMessageChunk> {
+  let stepOpen = false
+  for (const [index, part] of parts.entries()) {
+    const id = `snapshot-${index}`
+    switch (part.type) {
+      case 'step-start':
+        if (stepOpen) yield { type: 'finish-step' }
+        stepOpen = true
+        yield { type: 'start-step' }
+        break
+      case 'text':
+        yield { type: 'text-start', id }
+        yield { type: 'text-delta', id, delta: part.text }
+        yield { type: 'text-end', id }
+        break
+      case 'reasoning':
+        yield { type: 'reasoning-start', id }
+        yield { type: 'reasoning-delta', id, delta: part.text }
+        yield { type: 'reasoning-end', id }
+        break
+      case 'file':
+        yield { type: 'file', url: part.url, mediaType: part.mediaType }
+        break
+      default:
+        if ('toolCallId' in part) yield* toolChunks(part)
+    }
+  }
+  if (stepOpen) yield { type: 'finish-step' }
+}
+
+function* toolChunks(part: Extract<UIMessage['parts'][number], { toolCallId: string }>): Generator<UIMessageChunk> {
+  const toolName = part.type === 'dynamic-tool' ? part.toolName : part.type.slice('tool-'.length)
+  yield { type: 'tool-input-available', toolCallId: part.toolCallId, toolName, input: part.input ?? null }
+  if (part.state === 'output-available')
+    yield { type: 'tool-output-available', toolCallId: part.toolCallId, output: part.output }
+  if (part.state === 'output-error')
+    yield { type: 'tool-output-error', toolCallId: part.toolCallId, errorText: part.errorText }
+}

@@ -1,0 +1,273 @@
+// The OpenAPI document, made from the same schemas that read the requests.
+import {
+  agentJobPageSchema,
+  agentJobViewSchema,
+  agentTreeSchema,
+  listInputSchema,
+} from '@offshoot/shared/contracts/agent-job'
+import { botSchema, botWriteSchema } from '@offshoot/shared/contracts/bot'
+import { programSpawnInputSchema } from '@offshoot/shared/contracts/spawn'
+import { z } from 'zod'
+import { createDocument, type ZodOpenApiOperationObject, type ZodOpenApiResponsesObject } from 'zod-openapi'
+import * as contracts from './contracts.ts'
+
+const jobPath = z.object({ jobId: z.string() })
+const convoPath = z.object({ convoId: z.string() })
+const botPath = z.object({ group: botSchema.shape.group, handle: botSchema.shape.handle })
+const spawnHeaders = z.object({
+  'Idempotency-Key': z
+    .string()
+    .optional()
+    .describe('the same key and body give the same job; 1 to 200 visible ASCII characters, unique to the caller'),
+})
+const streamHeaders = z.object({
+  'Last-Event-ID': z.string().optional().describe('the id of the last event that was seen'),
+})
+
+const json = (schema: z.ZodType) => ({ content: { 'application/json': { schema } } })
+const answer = (description: string, schema: z.ZodType) => ({ description, ...json(schema) })
+const refusal = (description: string) => ({
+  description,
+  content: { 'application/problem+json': { schema: contracts.problemSchema } },
+})
+const eventStream = {
+  description:
+    "Server-sent events: the AI SDK's UI message stream, to the job's end. Each event's id is the cursor after it.",
+  headers: z.object({ 'x-vercel-ai-ui-message-stream': z.literal('v1'), 'x-agent-job-id': z.string() }),
+  content: { 'text/event-stream': { schema: z.string() } },
+}
+
+const unauthorized = { 401: refusal('No valid API key.') }
+const ofOne = (what: string): ZodOpenApiResponsesObject => ({
+  ...unauthorized,
+  404: refusal(`There is no such ${what}, or it is not the caller's: the same answer for both.`),
+})
+const ofBody = (): ZodOpenApiResponsesObject => ({
+  ...unauthorized,
+  400: refusal('The request is not valid.'),
+  413: refusal('The body has more than 1 MB.'),
+  415: refusal('The body is not JSON.'),
+})
+
+const agents: Record<string, Record<string, ZodOpenApiOperationObject>> = {
+  '/v1/agents': {
+    post: {
+      summary: 'Spawn an agent',
+      tags: ['agents'],
+      requestParams: { query: contracts.spawnQuerySchema, header: spawnHeaders },
+      requestBody: { required: true, ...json(programSpawnInputSchema) },
+      responses: {
+        200: answer('sync: the outcome.', contracts.syncSpawnSchema),
+        202: answer(
+          'async: the accepted job. sync: the job as it stands, when the wait was over first.',
+          z.union([contracts.asyncSpawnSchema, agentJobViewSchema]),
+        ),
+        ...ofBody(),
+        402: refusal('The budget is spent.'),
+        403: refusal('The caller may not spawn as that user.'),
+        404: refusal('The bot does not exist.'),
+        409: refusal('The idempotency key was used for another request.'),
+        422: refusal('Sub-agents may not be nested deeper.'),
+        429: refusal('A limit on the number of jobs is reached.'),
+      },
+    },
+    get: {
+      summary: "The caller's jobs, newest first",
+      tags: ['agents'],
+      requestParams: { query: listInputSchema },
+      responses: {
+        200: answer('A page.', agentJobPageSchema),
+        400: refusal('The query is not valid.'),
+        ...unauthorized,
+      },
+    },
+  },
+  '/v1/agents/{jobId}': {
+    get: {
+      summary: 'How a job stands',
+      tags: ['agents'],
+      requestParams: { path: jobPath, query: contracts.checkQuerySchema },
+      responses: { 200: answer('The job.', contracts.checkOutputSchema), ...ofOne('job') },
+    },
+  },
+  '/v1/agents/{jobId}/tree': {
+    get: {
+      summary: 'A job and all its descendants, with the totals of each subtree',
+      tags: ['agents'],
+      requestParams: { path: jobPath },
+      responses: { 200: answer('The tree.', agentTreeSchema), ...ofOne('job') },
+    },
+  },
+  '/v1/agents/{jobId}/steps': {
+    get: {
+      summary: 'The journal of a job',
+      tags: ['agents'],
+      requestParams: { path: jobPath },
+      responses: { 200: answer('The steps.', contracts.stepsSchema), ...ofOne('job') },
+    },
+  },
+  '/v1/agents/{jobId}/events': {
+    get: {
+      summary: 'The history of a job, oldest first',
+      tags: ['agents'],
+      requestParams: { path: jobPath, query: contracts.eventsQuerySchema },
+      responses: { 200: answer('A page.', contracts.eventPageSchema), ...ofOne('job') },
+    },
+  },
+  '/v1/agents/{jobId}/stream': {
+    get: {
+      summary: 'Follow a job live',
+      tags: ['agents'],
+      requestParams: { path: jobPath, query: contracts.streamQuerySchema, header: streamHeaders },
+      responses: { 200: eventStream, ...ofOne('job') },
+    },
+  },
+  '/v1/agents/{jobId}/abort': {
+    post: {
+      summary: 'Abort a job and everything below it',
+      tags: ['agents'],
+      requestParams: { path: jobPath },
+      requestBody: json(contracts.abortBodySchema),
+      responses: {
+        200: answer('What is true after the call.', contracts.abortOutputSchema),
+        ...ofBody(),
+        ...ofOne('job'),
+      },
+    },
+  },
+}
+
+const convos: Record<string, Record<string, ZodOpenApiOperationObject>> = {
+  '/v1/convos': {
+    post: {
+      summary: 'Begin a convo with a bot',
+      tags: ['convos'],
+      requestBody: { required: true, ...json(contracts.createConvoSchema) },
+      responses: {
+        201: answer('The convo.', contracts.convoSchema),
+        ...ofBody(),
+        404: refusal('The bot does not exist.'),
+      },
+    },
+  },
+  '/v1/convos/{convoId}/messages': {
+    get: {
+      summary: 'The messages of a convo, oldest first, beginning with the newest page',
+      tags: ['convos'],
+      requestParams: { path: convoPath, query: contracts.messagesQuerySchema },
+      responses: { 200: answer('A page.', contracts.messagePageSchema), ...ofOne('convo') },
+    },
+    post: {
+      summary: 'Send a message: the bot answers as a live stream',
+      tags: ['convos'],
+      requestParams: { path: convoPath },
+      requestBody: { required: true, ...json(contracts.chatBodySchema) },
+      responses: {
+        200: eventStream,
+        ...ofBody(),
+        ...ofOne('convo'),
+        409: refusal('The convo has a live turn.'),
+        429: refusal('A limit on the number of jobs is reached.'),
+      },
+    },
+  },
+  '/v1/convos/{convoId}/stream': {
+    get: {
+      summary: 'Follow the live turn of a convo',
+      tags: ['convos'],
+      requestParams: { path: convoPath, query: contracts.streamQuerySchema, header: streamHeaders },
+      responses: { 200: eventStream, 204: { description: 'Nothing is active.' }, ...ofOne('convo') },
+    },
+  },
+}
+
+const bots: Record<string, Record<string, ZodOpenApiOperationObject>> = {
+  '/v1/bots': {
+    get: {
+      summary: 'The bots that the caller may use',
+      tags: ['bots'],
+      responses: { 200: answer('The bots.', contracts.botListSchema), ...unauthorized },
+    },
+  },
+  '/v1/bots/{group}/{handle}': {
+    get: {
+      summary: 'One bot',
+      tags: ['bots'],
+      requestParams: { path: botPath },
+      responses: { 200: answer('The bot.', contracts.botViewSchema), ...ofOne('bot') },
+    },
+    put: {
+      summary: "Write a bot: an admin's is for everybody, a user's for that user",
+      tags: ['bots'],
+      requestParams: { path: botPath },
+      requestBody: { required: true, ...json(botWriteSchema) },
+      responses: {
+        200: answer('It was there before.', contracts.botViewSchema),
+        201: answer('It is new.', contracts.botViewSchema),
+        ...ofBody(),
+        403: refusal("It is not the caller's to change."),
+        ...ofOne('bot'),
+      },
+    },
+  },
+}
+
+const operations: Record<string, Record<string, ZodOpenApiOperationObject>> = {
+  '/api/health': {
+    get: {
+      summary: 'How much there is to do',
+      tags: ['operations'],
+      security: [],
+      responses: {
+        200: answer('Numbers; null where one cannot be read.', contracts.healthSchema),
+        503: answer('Postgres is away.', contracts.healthSchema),
+      },
+    },
+  },
+  '/livez': {
+    get: {
+      summary: 'The process lives',
+      tags: ['operations'],
+      security: [],
+      responses: { 200: answer('It does.', contracts.liveSchema) },
+    },
+  },
+  '/readyz': {
+    get: {
+      summary: 'The process can serve',
+      tags: ['operations'],
+      security: [],
+      responses: { 200: answer('It can.', contracts.readySchema), 503: refusal('It cannot: see checks.') },
+    },
+  },
+}
+
+export function openApiDocument() {
+  return createDocument({
+    openapi: '3.1.0',
+    info: {
+      title: 'Offshoot',
+      version: '1',
+      description:
+        'Durable sub-agents for the AI SDK. Errors are RFC 9457 problem details with a stable `code`; fields that are not known are refused.',
+    },
+    security: [{ apiKey: [] }],
+    paths: { ...agents, ...convos, ...bots, ...operations },
+    components: {
+      securitySchemes: {
+        apiKey: {
+          type: 'http',
+          scheme: 'bearer',
+          description: 'An API key. A service key may add X-On-Behalf-Of: <userId>.',
+        },
+      },
+      schemas: {
+        SpawnInput: programSpawnInputSchema,
+        AgentJob: agentJobViewSchema,
+        UIMessage: contracts.uiMessageSchema,
+        Problem: contracts.problemSchema,
+        BotWrite: botWriteSchema,
+      },
+    },
+  })
+}
