@@ -24,6 +24,8 @@ const FACTS =
 const COUNT = 'Count from 1 to 2000, one number a line.'
 const SLOGAN = 'Write a slogan for the bicycle bell "Kling". Ask a researcher for one fact about its sound first.'
 
+const ASK = /^Ask forge\/([a-z-]+) (.+)$/s
+
 const SCENES: Scene[] = [
   {
     when: (text) => text === DEMO_REQUEST,
@@ -65,6 +67,19 @@ const SCENES: Scene[] = [
   {
     when: (text) => text === COUNT,
     turns: [() => ({ text: Array.from({ length: 2000 }, (_, at) => at + 1).join('\n'), tokensPerSecond: 25 })],
+  },
+  {
+    // What a host's own model might do: examples/host-script.ts asks like this.
+    when: (text) => ASK.test(text),
+    turns: [
+      (request) => {
+        const [, handle = '', task = ''] = ASK.exec(lastUserText(request)) ?? []
+        return { calls: [spawn(handle, task, 'sync')] }
+      },
+      ({ messages }) => ({
+        text: `My sub-agent answers: ${/"result":"([^"]*)"/.exec(textOf(messages.at(-1)))?.[1] ?? 'nothing'}`,
+      }),
+    ],
   },
 ]
 
