@@ -148,7 +148,7 @@ const userPartSchema = z.discriminatedUnion('type', [
       .max(200)
       .regex(/^[\w.+-]+\/[\w.+-]+$/, 'must be a media type, such as image/png'),
     filename: z.string().max(300).optional(),
-    url: z.string().regex(/^data:/, 'must be a data: address'),
+    url: z.string().regex(/^data:[^;,]+;base64,[A-Za-z0-9+/]+={0,2}$/, 'must be a data: address with base64 content'),
   }),
 ])
 

@@ -63,6 +63,7 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
           yield value
         }
       } else last = await untilAborted(Promise.resolve(result), signal)
+      assertJson(last, name)
     } catch (error) {
       // A failure after the run was stopped is the stop's own doing: the call counts as cut.
       if (!stopSwitch.signal.aborted) await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
@@ -89,6 +90,18 @@ async function decideCutCall({ database, claim, persist, stopSwitch }: ToolJourn
   await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
   if (onCrash === 'fail') stopSwitch.stop({ kind: 'error', error })
   throw error
+}
+
+/** What is no JSON can reach no model: that is the tool's failure, not the job's. */
+function assertJson(value: unknown, toolName: string): void {
+  try {
+    JSON.stringify(value)
+  } catch (cause) {
+    throw new Error(
+      `The tool ${toolName} returned a value that is no JSON: ${cause instanceof Error ? cause.message.split('\n')[0] : String(cause)}`,
+      { cause },
+    )
+  }
 }
 
 async function* valuesUntilAborted(values: AsyncIterable<unknown>, signal: AbortSignal): AsyncGenerator {

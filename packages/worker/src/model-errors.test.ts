@@ -156,7 +156,7 @@ describe('an error event inside a stream', () => {
     }
     expect(classifyModelError(event)).toMatchObject(expected)
     const { code, ...rest } = { code: undefined, ...event }
-    const error = new StreamProviderError({ ...rest, ...(code == null ? {} : { code }) })
+    const error = new StreamProviderError({ ...rest, ...(typeof code === 'string' ? { code } : {}) })
     expect(classifyModelError(error)).toMatchObject(expected)
   })
 })

@@ -1,11 +1,15 @@
 // The one place that understands the AI SDK's and the providers' errors.
 import {
   APICallError,
+  InvalidDataContentError,
+  InvalidPromptError,
   LoadAPIKeyError,
+  MessageConversionError,
   NoOutputGeneratedError,
   RetryError,
   StreamProviderError,
   ToolChoiceViolationError,
+  UnsupportedFunctionalityError,
 } from 'ai'
 import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
 
@@ -18,6 +22,14 @@ export interface ModelFailure {
   /** What the provider asked us to wait before another try, if it did. */
   retryAfterMs?: number
 }
+
+/** The SDK or the provider cannot send what the conversation holds, such as a file of a type that the model does not take. */
+const UNUSABLE_INPUT = [
+  InvalidDataContentError,
+  InvalidPromptError,
+  MessageConversionError,
+  UnsupportedFunctionalityError,
+]
 
 /** A model stream that ended in a way that is no answer: `other`, `error`, `unknown`, `interrupted`. */
 export class UnusableFinishError extends Error {
@@ -52,6 +64,7 @@ export function classifyModelError(error: unknown): ModelFailure {
   if (APICallError.isInstance(root)) return classifyApiCall(root)
   // The last allowed step runs with tools off, and the model called one all the same.
   if (ToolChoiceViolationError.isInstance(root)) return failure('step_limit', root)
+  if (UNUSABLE_INPUT.some((kind) => kind.isInstance(root))) return failure('invalid_request', root)
   if (LoadAPIKeyError.isInstance(root)) return failure('model_auth', root)
   if (StreamProviderError.isInstance(root) || isProviderErrorEvent(root)) return classifyErrorEvent(root)
   const message = root instanceof Error ? root.message : String(root)
@@ -112,7 +125,12 @@ function classifyErrorEvent(event: ProviderErrorEvent): ModelFailure {
   const message = event.message ?? 'the model provider sent an error'
   const wrapped = event instanceof Error ? event : new Error(message)
   const fail = (reason: Reason): ModelFailure =>
-    failure(reason, wrapped, event.code == null ? undefined : String(event.code), event.statusCode)
+    failure(
+      reason,
+      wrapped,
+      event.code === null || event.code === undefined ? undefined : String(event.code),
+      event.statusCode,
+    )
   if (/rate_limit/.test(kind)) return fail('model_rate_limited')
   if (/context_length/.test(kind)) return fail('context_overflow')
   return fail(event.statusCode === undefined ? 'model_unavailable' : reasonOfStatus(event.statusCode, message))

@@ -15,14 +15,12 @@ export async function pause(ms: number, signal: AbortSignal): Promise<void> {
 
 /** What `work` comes to; rejects with the signal's reason as soon as that is aborted, whatever `work` does then. */
 export async function untilAborted<T>(work: PromiseLike<T>, signal: AbortSignal): Promise<T> {
-  let onAbort: () => void = () => undefined
-  const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(signal.reason)
-    if (signal.aborted) onAbort()
-    else signal.addEventListener('abort', onAbort, { once: true })
-  })
+  const aborted = Promise.withResolvers<never>()
+  const onAbort = () => aborted.reject(signal.reason)
+  signal.addEventListener('abort', onAbort, { once: true })
+  if (signal.aborted) onAbort()
   try {
-    return await Promise.race([work, aborted])
+    return await Promise.race([work, aborted.promise])
   } finally {
     signal.removeEventListener('abort', onAbort)
   }

@@ -1,7 +1,7 @@
 // A delivery reaches this worker: claim its job, or acknowledge and stop. Then run it and write what came out.
 import { deliveryDataSchema } from '@offshoot/shared/contracts/delivery'
 import { REASONS, reasonSchema } from '@offshoot/shared/contracts/reason'
-import { type Claim, claimJob, type ClaimedJob } from '@offshoot/shared/db/agent-jobs'
+import { type Claim, claimJob, type ClaimedJob, type Ending } from '@offshoot/shared/db/agent-jobs'
 import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
 import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
@@ -73,7 +73,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     for (let fresh = job.attempt === 1 && job.steps === 0; ; fresh = false) {
       const outcome = granted ? await run({ ...attempt, fresh }) : withdrawnGrant(job)
       await live.flush()
-      const result = await persistently(dependencies, () => writeOutcome(dependencies, attempt, outcome))
+      const result = await writeSomehow(dependencies, attempt, outcome)
       if (result !== 'unread-inbox') return result
     }
   } finally {
@@ -97,15 +97,36 @@ async function run(attempt: Attempt): Promise<RunOutcome> {
       return { kind: 'handed-back' }
     }
     attempt.runtime.logger.error({ jobId: attempt.job.id, error }, 'the run ended with an unexpected error')
-    const ending = {
-      state: 'failed',
-      reason: 'internal',
-      result: null,
-      error: REASONS.internal.sentence,
-      errorDetail: error,
-      partial: attempt.job.steps > 0,
-    } as const
-    return { kind: 'failed', ending, parts: [] }
+    return { kind: 'failed', ending: internalEnding(attempt.job, error), parts: [] }
+  }
+}
+
+function internalEnding(job: ClaimedJob, error: unknown): Ending {
+  return {
+    state: 'failed',
+    reason: 'internal',
+    result: null,
+    error: REASONS.internal.sentence,
+    errorDetail: error,
+    partial: job.steps > 0,
+  }
+}
+
+/** An outcome that Postgres will never take is a bug of ours, too: the job fails with it instead of staying open. */
+async function writeSomehow(
+  dependencies: DeliveryDependencies,
+  attempt: Attempt,
+  outcome: RunOutcome,
+): Promise<DeliveryResult | 'unread-inbox'> {
+  try {
+    return await persistently(dependencies, () => writeOutcome(dependencies, attempt, outcome))
+  } catch (error) {
+    if (dependencies.shutdown.aborted) throw error
+    const { runtime, job, claim } = attempt
+    runtime.logger.error({ jobId: job.id, outcome: outcome.kind, error }, 'the outcome of a run could not be written')
+    const end = { guard: claim, ending: internalEnding(job, error), message: { parts: [] } }
+    const row = await persistently(dependencies, () => finishAgent(runtime, job, end))
+    return row === null ? succeeded(LOST) : { words: 'failed: internal', failed: true }
   }
 }
 
@@ -126,9 +147,12 @@ async function writeOutcome(
     case 'handed-back':
       await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
       return succeeded('handed back')
-    case 'lost':
+    case 'lost': {
       runtime.logger.warn({ jobId: attempt.job.id, because: outcome.because }, 'an attempt lost its claim')
-      return succeeded(LOST)
+      // A claim that is still ours after all (Postgres was away, the process shuts down) must not be left behind.
+      const handedBack = await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
+      return succeeded(handedBack ? 'handed back' : LOST)
+    }
   }
 }
 

@@ -13,6 +13,7 @@ import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
 import { createJournal } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { classifyModelError } from './model-errors.ts'
+import { untilPostgresAnswers } from './persist.ts'
 import { type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
 import { inboxMessage, runSegment } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
@@ -60,10 +61,13 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       partial: false,
     })
   }
-  const history = await convertToModelMessages(await loadHistory(runtime.database, job.convoId, job.inputSeq), {
-    tools: agent.tools,
-    ignoreIncompleteToolCalls: true,
-  })
+  const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
+  let history: ModelMessage[]
+  try {
+    history = await convertToModelMessages(stored, { tools: agent.tools, ignoreIncompleteToolCalls: true })
+  } catch (error) {
+    return failedOutcome(attempt, state, error)
+  }
   const journal = createJournal({
     database: runtime.database,
     claim,
@@ -104,7 +108,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           live,
           stopSwitch,
           state,
-          takeInbox: () => unreadInbox(attempt),
+          takeInbox: () =>
+            untilPostgresAnswers(() => unreadInbox(attempt), { stopSwitch, logger: runtime.logger, jobId: job.id }),
           isDraining: () => attempt.isDraining(),
         }
         const end = await runWithSpawnContext(contextOf(job), () => runSegment(segment, messages))

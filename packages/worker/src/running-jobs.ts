@@ -4,6 +4,7 @@ import type { Runtime } from '@offshoot/shared/runtime'
 import { heartbeat } from '@offshoot/shared/db/workers'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { RunStop, StopSwitch } from './run-stop.ts'
+import { watchStrayClaims } from './stray-claims.ts'
 
 export interface RunningJobs {
   add(claim: Claim, stopSwitch: StopSwitch): () => void
@@ -30,6 +31,7 @@ export async function watchRunningJobs({
   const { config, database, logger, signals } = runtime
   const running = new Map<string, { claim: Claim; stopSwitch: StopSwitch }>()
   const silenceLimitMs = config.WORKER_LOCK_MS - config.WORKER_HEARTBEAT_MS
+  const strays = watchStrayClaims(runtime)
   let lastGood = performance.now()
   let looking: Promise<void> | undefined
   let again = false
@@ -51,6 +53,7 @@ export async function watchRunningJobs({
         stopSwitch.stop({ kind: 'claim-lost', because: 'a heartbeat found another claim' })
       else if (row.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
     }
+    await strays.look(held, (job) => running.get(job.id)?.claim.token === job.claimToken)
   }
 
   function lookSoon(): void {
@@ -86,6 +89,9 @@ export async function watchRunningJobs({
 
   return {
     add(claim, stopSwitch) {
+      // An attempt whose claim was taken away, and has come back to this process before it noticed.
+      const older = running.get(claim.jobId)
+      older?.stopSwitch.stop({ kind: 'claim-lost', because: 'this process has claimed the job again' })
       running.set(claim.jobId, { claim, stopSwitch })
       return () => {
         if (running.get(claim.jobId)?.claim.token === claim.token) running.delete(claim.jobId)

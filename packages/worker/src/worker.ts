@@ -50,7 +50,7 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
     shutdown: shutdown.signal,
   }
   const reconciler = startReconciler(runtime, { holder: row.id })
-  const connection = openRedis(config, logger, 'worker')
+  const connection = openRedis(config, logger, 'worker', { blocking: true })
   const bullWorkers = lanes.map((lane) => openLane(lane))
 
   function openLane(lane: string): BullWorker {

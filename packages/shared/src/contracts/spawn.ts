@@ -62,8 +62,8 @@ export const programSpawnInputSchema = spawnInputSchema.extend({
   runner: runnerSchema.optional(),
   budget: z
     .strictObject({
-      maxTotalTokens: z.number().int().min(1).optional(),
-      maxCostUsd: z.number().positive().optional(),
+      maxTotalTokens: z.number().int().min(1).max(1_000_000_000_000).optional(),
+      maxCostUsd: z.number().positive().max(1_000_000).optional(),
     })
     .optional(),
   parkTimeoutMs: z.number().int().min(0).max(86_400_000).optional(),

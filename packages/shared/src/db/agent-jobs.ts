@@ -21,7 +21,7 @@ const states = (list: readonly string[]) => Prisma.join(list.map((state) => sql`
 
 /**
  * Claims a job for an attempt: only while it is pending, with exactly this delivery, before its deadline, with no abort
- * wish. Null: the delivery does not count any more.
+ * wish. A claim that got no answer may be made again with its token. Null: the delivery does not count any more.
  */
 export async function claimJob(
   db: Queryable,
@@ -33,7 +33,16 @@ export async function claimJob(
       "waitingOn" = null, "waitUntil" = null, "startedAt" = coalesce("startedAt", clock_timestamp())
     where "id" = ${claim.jobId} and "state" = 'pending' and "deliverySeq" = ${claim.deliverySeq}
       and "deadlineAt" > clock_timestamp() and "abortRequestedAt" is null
-    returning *, (extract(epoch from "deadlineAt" - clock_timestamp()) * 1000)::float8 as "msLeft"`)
+    returning *, ${MS_LEFT} as "msLeft"`)
+  return rows[0] ?? findOwnClaim(db, claim)
+}
+
+const MS_LEFT = sql`(extract(epoch from "deadlineAt" - clock_timestamp()) * 1000)::float8`
+
+async function findOwnClaim(db: Queryable, claim: Claim): Promise<ClaimedJob | null> {
+  const rows = await db.$queryRaw<ClaimedJob[]>(sql`
+    select *, ${MS_LEFT} as "msLeft" from "offshoot"."AgentJob"
+    where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'`)
   return rows[0] ?? null
 }
 

@@ -1,10 +1,10 @@
-// The one place that understands Prisma's errors.
+// The one place that understands the errors of Prisma, its driver adapter and pg.
 import { Prisma } from './generated/client.ts'
 
 /** Two writers made the same row: the other one was first. */
 export function isUniqueViolation(error: unknown): boolean {
-  if (!(error instanceof Prisma.PrismaClientKnownRequestError)) return false
-  return error.code === 'P2002' || postgresCode(error) === '23505'
+  if (!(error instanceof Error)) return false
+  return prismaCode(error) === 'P2002' || adapterFacts(error).codes.includes('23505')
 }
 
 /**
@@ -12,22 +12,20 @@ export function isUniqueViolation(error: unknown): boolean {
  * connection did not come in time, or a deadlock was resolved against us.
  */
 export function isTransientDatabaseError(error: unknown): boolean {
-  if (
-    error instanceof Prisma.PrismaClientInitializationError ||
-    error instanceof Prisma.PrismaClientUnknownRequestError
-  )
-    return true
-  if (!(error instanceof Prisma.PrismaClientKnownRequestError)) return isBrokenConnection(error)
-  // P1001 unreachable, P1002 timed out, P1008 operation timed out, P1017 closed, P2024 no connection in time,
-  // P2028 transaction expired or could not start, P2034 write conflict or deadlock, P2037 too many connections
-  if (['P1001', 'P1002', 'P1008', 'P1017', 'P2024', 'P2028', 'P2034', 'P2037'].includes(error.code)) return true
-  // A raw statement fails as P2010, whatever the reason; the driver adapter names it.
-  const kind = adapterKind(error)
-  if (kind !== undefined && TRANSIENT_ADAPTER_KINDS.has(kind)) return true
-  const code = postgresCode(error)
-  // 08 connection, 40 rollback, 53 out of resources, 55P03 lock not available, 57 operator intervention
-  return code !== undefined && (/^(08|40|53|57)/.test(code) || code === '55P03')
+  if (error instanceof Prisma.PrismaClientInitializationError) return true
+  if (error instanceof Prisma.PrismaClientUnknownRequestError) return true
+  if (!(error instanceof Error)) return false
+  if (TRANSIENT_PRISMA_CODES.has(prismaCode(error) ?? '')) return true
+  const { kinds, codes } = adapterFacts(error)
+  if (kinds.some((kind) => TRANSIENT_ADAPTER_KINDS.has(kind)) || codes.some(isTransientPostgresCode)) return true
+  return isBrokenConnection(error)
 }
+
+/**
+ * Unreachable (P1001), timed out (P1002, P1008), closed (P1017), no connection in time (P2024), transaction expired or
+ * not started (P2028), write conflict or deadlock (P2034), too many connections (P2037).
+ */
+const TRANSIENT_PRISMA_CODES = new Set(['P1001', 'P1002', 'P1008', 'P1017', 'P2024', 'P2028', 'P2034', 'P2037'])
 
 const TRANSIENT_ADAPTER_KINDS = new Set([
   'DatabaseNotReachable',
@@ -37,14 +35,22 @@ const TRANSIENT_ADAPTER_KINDS = new Set([
   'TransactionWriteConflict',
 ])
 
-function adapterKind(error: InstanceType<typeof Prisma.PrismaClientKnownRequestError>): string | undefined {
-  return /"kind":"(\w+)"/.exec(JSON.stringify(error.meta ?? {}))?.[1]
+/** Connection (08), rollback (40), out of resources (53), operator intervention (57), lock not available (55P03). */
+function isTransientPostgresCode(code: string): boolean {
+  return /^(08|40|53|57)/.test(code) || code === '55P03'
 }
 
-function postgresCode(error: InstanceType<typeof Prisma.PrismaClientKnownRequestError>): string | undefined {
-  const meta: unknown = error.meta
-  const text = JSON.stringify(meta ?? {})
-  return /"(?:code|originalCode)":"([0-9A-Z]{5})"/.exec(text)?.[1]
+function prismaCode(error: Error): string | undefined {
+  return error instanceof Prisma.PrismaClientKnownRequestError ? error.code : undefined
+}
+
+/** What the adapter says of the reason: in the `meta` of Prisma's error, or as the `cause` of an error of its own. */
+function adapterFacts(error: Error): { kinds: string[]; codes: string[] } {
+  const said = JSON.stringify(['meta' in error ? error.meta : null, error.cause instanceof Error ? null : error.cause])
+  return {
+    kinds: [...said.matchAll(/"kind":"(\w+)"/g)].map(([, kind = '']) => kind),
+    codes: [...said.matchAll(/"(?:code|originalCode)":"([0-9A-Z]{5})"/g)].map(([, code = '']) => code),
+  }
 }
 
 const BROKEN_CONNECTION_CODES = new Set([
@@ -57,17 +63,13 @@ const BROKEN_CONNECTION_CODES = new Set([
   'EAI_AGAIN',
 ])
 
-function isBrokenConnection(error: unknown): boolean {
-  if (!(error instanceof Error)) return false
-  if ('code' in error && typeof error.code === 'string') {
-    if (BROKEN_CONNECTION_CODES.has(error.code) || /^(08|40|53|57)/.test(error.code) || error.code === '55P03')
-      return true
-  }
-  if (
-    /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
-      error.message,
-    )
-  )
+const BROKEN_CONNECTION =
+  /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error/
+
+/** An error of pg itself, or behind another one. */
+function isBrokenConnection(error: Error): boolean {
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
+  if (BROKEN_CONNECTION_CODES.has(code) || isTransientPostgresCode(code) || BROKEN_CONNECTION.test(error.message))
     return true
-  return error.cause !== undefined && isBrokenConnection(error.cause)
+  return error.cause instanceof Error && isBrokenConnection(error.cause)
 }

@@ -1,6 +1,7 @@
 // The connection to Postgres. Every session bounds how long it waits for a lock and how long it may sit in an open
 // transaction, so that a frozen process cannot hold others up (DESIGN: Reconciler).
 import { PrismaPg } from '@prisma/adapter-pg'
+import { Pool } from 'pg'
 import { Prisma, PrismaClient } from './generated/client.ts'
 
 /** How long a statement waits for a lock, and a transaction may do nothing. */
@@ -15,9 +16,10 @@ export type Database = PrismaClient
 export type Queryable = Prisma.TransactionClient
 
 export const sql = Prisma.sql
+export type Sql = Prisma.Sql
 
 export function openDatabase(options: { databaseUrl: string; poolSize: number; applicationName: string }): Database {
-  const adapter = new PrismaPg({
+  const pool = new Pool({
     connectionString: options.databaseUrl,
     max: options.poolSize,
     connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
@@ -27,8 +29,12 @@ export function openDatabase(options: { databaseUrl: string; poolSize: number; a
     idle_in_transaction_session_timeout: SESSION_TIMEOUT_MS,
     keepAlive: true,
   })
+  // A session that the server ends says so as an event, too. Between the pool's own listener and Prisma's nobody would
+  // hear it, and an error event that nobody hears ends the process. The statement under way fails with it anyway.
+  pool.on('connect', (client) => client.on('error', () => undefined))
+  pool.on('error', () => undefined)
   return new PrismaClient({
-    adapter,
+    adapter: new PrismaPg(pool, { disposeExternalPool: true }),
     transactionOptions: { maxWait: ACQUIRE_TIMEOUT_MS, timeout: TRANSACTION_TIMEOUT_MS },
   })
 }

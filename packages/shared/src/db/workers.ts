@@ -21,6 +21,7 @@ export async function insertWorker(
 
 export interface HeldJob {
   id: string
+  rootJobId: string
   claimToken: string | null
   abortRequested: boolean
 }
@@ -31,15 +32,13 @@ export interface HeldJob {
  */
 export async function heartbeat(database: Database, workerId: string): Promise<HeldJob[] | null> {
   const rows = await database.$queryRaw<
-    { id: string | null; claimToken: string | null; abortRequested: boolean | null }[]
+    { id: string | null; rootJobId: string; claimToken: string | null; abortRequested: boolean }[]
   >(sql`
     with seen as (update "offshoot"."Worker" set "seenAt" = clock_timestamp() where "id" = ${workerId} returning "id")
-    select j."id", j."claimToken", j."abortRequestedAt" is not null as "abortRequested"
+    select j."id", j."rootJobId", j."claimToken", j."abortRequestedAt" is not null as "abortRequested"
     from seen left join "offshoot"."AgentJob" j on j."workerId" = seen."id" and j."state" = 'running'`)
   if (rows.length === 0) return null
-  return rows.flatMap((row) =>
-    row.id === null ? [] : [{ id: row.id, claimToken: row.claimToken, abortRequested: row.abortRequested === true }],
-  )
+  return rows.flatMap(({ id, ...row }) => (id === null ? [] : [{ id, ...row }]))
 }
 
 export async function markDraining(database: Database, workerId: string): Promise<void> {
@@ -60,16 +59,19 @@ export interface WorkerSight {
   overdue: boolean
 }
 
+/** Whether the worker in row `w` holds its presence lock. */
+export const PRESENCE_LOCK_HELD = sql`exists (
+  select 1 from pg_locks l
+  where l.locktype = 'advisory' and l.granted and l.objsubid = 2
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.classid = ${LOCK_CLASS}::int8::oid and l.objid = w."lockKey"::int8::oid
+)`
+
 /** All workers, as Postgres sees them now. */
 export async function lookAtWorkers(database: Database, lockMs: number): Promise<WorkerSight[]> {
   return database.$queryRaw<WorkerSight[]>(sql`
     select w."id", w."seenAt",
-      exists (
-        select 1 from pg_locks l
-        where l.locktype = 'advisory' and l.granted and l.objsubid = 2
-          and l.database = (select oid from pg_database where datname = current_database())
-          and l.classid = ${LOCK_CLASS}::int8::oid and l.objid = w."lockKey"::int8::oid
-      ) as "lockHeld",
+      ${PRESENCE_LOCK_HELD} as "lockHeld",
       w."seenAt" < clock_timestamp() - make_interval(secs => ${lockMs / 1000}) as "overdue"
     from "offshoot"."Worker" w`)
 }

@@ -9,6 +9,7 @@ import type { Logger } from '../logger.ts'
 import type { DeliveryQueues } from '../queue/delivery-queue.ts'
 import type { LiveStreams } from '../queue/live-streams.ts'
 import type { Signals } from '../queue/signals.ts'
+import { withLimit } from '../with-limit.ts'
 import { openCompletionEvents } from './completion-events.ts'
 
 export interface OutboxDispatcher {
@@ -162,19 +163,5 @@ export function endChunks(state: 'completed' | 'failed' | 'aborted', error: stri
         { type: 'abort' as const, reason },
         { type: 'finish' as const, finishReason: 'other' as const },
       ]
-  }
-}
-
-async function withLimit(work: Promise<void>, limitMs: number): Promise<void> {
-  let timer: NodeJS.Timeout | undefined
-  const limit = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer within ${limitMs} ms`)), limitMs)
-  })
-  try {
-    await Promise.race([work, limit])
-  } finally {
-    clearTimeout(timer)
-    // After the limit nobody waits for the work any more; its late failure is no news.
-    work.catch(() => undefined)
   }
 }

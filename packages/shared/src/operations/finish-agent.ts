@@ -15,8 +15,10 @@ import {
 } from '../db/agent-jobs.ts'
 import { appendMessage } from '../db/convos.ts'
 import { loadSteps, loadToolCalls } from '../db/journal.ts'
-import { encodeStored } from '../db/stored-value.ts'
+import type { InboxItem } from '../db/generated/client.ts'
+import { decodeStored, encodeStored } from '../db/stored-value.ts'
 import { lockConvo, lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
+import { messageIdOfSteer } from './steer-key.ts'
 import { wakeParentOf } from './wake-agent.ts'
 
 export interface FinalMessage {
@@ -165,8 +167,11 @@ async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | 
   if (parts === undefined && job.steps > 0) {
     parts = agentMessageParts(await loadSteps(tx.db, job.id), await loadToolCalls(tx.db, job.id))
   }
-  if (parts === undefined || parts.length === 0) return
+  const steers = await tx.db.inboxItem.findMany({ where: { jobId: job.id, kind: 'steer' }, orderBy: { seq: 'asc' } })
+  if (steers.length === 0 && (parts === undefined || parts.length === 0)) return
   await lockConvo(tx, job.convoId)
+  for (const steer of steers) await keepSteer(tx, job, steer)
+  if (parts === undefined || parts.length === 0) return
   await appendMessage(tx.db, {
     id: job.id,
     convoId: job.convoId,
@@ -175,6 +180,23 @@ async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | 
     parts,
     jobId: job.id,
     usage: jobUsage(job),
+  })
+}
+
+/** What was said to a running job belongs to the convo's history, before the answer. */
+async function keepSteer(tx: Tx, job: AgentJob, steer: InboxItem): Promise<void> {
+  const clientMessageId = messageIdOfSteer(job.convoId, steer.key)
+  const known = await tx.db.aiMessage.count({ where: { convoId: job.convoId, clientMessageId } })
+  if (known > 0) return
+  // Written by `insertSteer`.
+  const parts = decodeStored(steer.parts) as UIMessage['parts']
+  await appendMessage(tx.db, {
+    convoId: job.convoId,
+    ownerId: job.ownerId,
+    role: 'user',
+    parts,
+    jobId: job.id,
+    clientMessageId,
   })
 }
 

@@ -9,6 +9,7 @@ import { findBot } from '../db/bots.ts'
 import type { Grant } from '../db/generated/client.ts'
 import { storable } from '../db/stored-value.ts'
 import { isAdmin, mayDelegate } from '../db/users.ts'
+import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 
 /** Where a spawn comes from. A model's words never get in here. */
@@ -43,6 +44,8 @@ export interface SpawnParent {
 }
 
 export interface PreparedSpawn {
+  /** The id that the job will have: a commit that got no answer, and is tried again, must not make a second job. */
+  jobId: string
   bot: Bot
   input: ProgramSpawnInput
   origin: SpawnOrigin
@@ -100,6 +103,7 @@ export async function prepareSpawn(
   if ('refused' in toolNames) return toolNames
 
   return {
+    jobId: newId(),
     bot,
     input,
     origin,

@@ -4,16 +4,17 @@
 import { REASONS, type Reason } from '../contracts/reason.ts'
 import { lastStepText } from '../agent-message.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
-import { type Database, sql } from '../db/database.ts'
+import { type Database, type Sql, sql } from '../db/database.ts'
+import { isTransientDatabaseError } from '../db/database-errors.ts'
 import { loadSteps } from '../db/journal.ts'
 import { dropLease, takeLease } from '../db/leases.ts'
 import { deleteWorker, lookAtWorkers, type WorkerSight } from '../db/workers.ts'
 import type { Runtime } from '../runtime.ts'
 import { createWaker } from '../waker.ts'
 import { tellDelivery } from './deliver.ts'
-import { finishAgent } from './finish-agent.ts'
+import { finishInTransaction } from './finish-agent.ts'
 import { handBack } from './hand-back.ts'
-import { lockTree, transact } from './transact.ts'
+import { lockTree, transact, type Tx } from './transact.ts'
 import { wakeAgent } from './wake-agent.ts'
 
 const LEASE = 'reconciler'
@@ -92,11 +93,12 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
         { workerId: worker.id, jobs: jobs.length, overdue: worker.overdue },
         'worker lost; its jobs go to others',
       )
-      for (const job of jobs) await handBack(runtime, job, { lostWorkerId: worker.id }, 'worker-lost')
+      for (const job of jobs)
+        await repairOne(runtime, job.id, () => handBack(runtime, job, { lostWorkerId: worker.id }, 'worker-lost'))
       await deleteWorker(database, worker.id)
     }
     for (const job of await jobsOfUnknownWorkers(database))
-      await handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost')
+      await repairOne(runtime, job.id, () => handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost'))
   }
 }
 
@@ -119,41 +121,70 @@ async function jobsOfUnknownWorkers(
 
 /** Ends jobs that no worker holds and that have an abort wish, or are past their deadline or queue-time limit. */
 async function endUnheldJobs(runtime: Runtime): Promise<void> {
-  const jobs = await runtime.database.$queryRaw<(AgentJob & { due: Reason })[]>(sql`
-    select *, case when "abortRequestedAt" is not null then coalesce("abortReason", 'aborted_by_user')
-      when "deadlineAt" <= clock_timestamp() then 'timeout_total' else 'timeout_queue' end as "due"
-    from "offshoot"."AgentJob"
-    where "state" in ('pending', 'running') and "claimToken" is null and (
-      "abortRequestedAt" is not null or "deadlineAt" <= clock_timestamp()
-      or ("attempt" = 0 and "state" = 'pending'
-        and "createdAt" <= clock_timestamp() - make_interval(secs => coalesce("queueTimeoutMs", ${runtime.config.JOB_QUEUE_TIMEOUT_MS}) / 1000.0)))
-    limit ${BATCH}`)
-  for (const job of jobs) {
+  const due = sql`"state" in ('pending', 'running') and "claimToken" is null and (
+    "abortRequestedAt" is not null or "deadlineAt" <= clock_timestamp()
+    or ("attempt" = 0 and "state" = 'pending'
+      and "createdAt" <= clock_timestamp() - make_interval(secs => coalesce("queueTimeoutMs", ${runtime.config.JOB_QUEUE_TIMEOUT_MS}) / 1000.0)))`
+  await repairEach(runtime, due, async (tx, { id }) => {
+    const [job] = await tx.db.$queryRaw<(AgentJob & { due: Reason })[]>(sql`
+      select *, case when "abortRequestedAt" is not null then coalesce("abortReason", 'aborted_by_user')
+        when "deadlineAt" <= clock_timestamp() then 'timeout_total' else 'timeout_queue' end as "due"
+      from "offshoot"."AgentJob" where "id" = ${id} and ${due}`)
+    if (job === undefined) return
     const { state, sentence } = REASONS[job.due]
-    const result = job.steps === 0 ? null : lastStepText(await loadSteps(runtime.database, job.id))
-    await finishAgent(runtime, job, {
+    const result = job.steps === 0 ? null : lastStepText(await loadSteps(tx.db, job.id))
+    await finishInTransaction(tx, job.id, {
       guard: 'unclaimed',
       ending: { state, reason: job.due, result, error: job.abortText ?? sentence, partial: job.steps > 0 },
       ...(job.abortRequestedBy === null ? {} : { actorId: job.abortRequestedBy }),
     })
-  }
+  })
 }
 
 /** Wakes jobs whose wait is over: its time has come, or no child that it waits for is live. */
 async function wakeOverdueWaits(runtime: Runtime): Promise<void> {
-  const waiting = await runtime.database.$queryRaw<{ id: string; rootJobId: string }[]>(sql`
-    select j."id", j."rootJobId" from "offshoot"."AgentJob" j
-    where j."state" = 'running' and j."claimToken" is null and j."waitingOn" is not null and (
-      j."waitUntil" <= clock_timestamp()
-      or (j."waitingOn" = 'children' and not exists (
-        select 1 from "offshoot"."AgentJob" c
-        where c."parentJobId" = j."id" and c."mode" = 'sync' and c."state" in ('pending', 'running'))))
-    limit ${BATCH}`)
-  for (const job of waiting) {
-    await transact(runtime, async (tx) => {
-      await lockTree(tx, job.rootJobId)
-      await wakeAgent(tx, job.id, 'the reconciler found the wait over')
-    })
+  const over = sql`"state" = 'running' and "claimToken" is null and "waitingOn" is not null and (
+    "waitUntil" <= clock_timestamp()
+    or ("waitingOn" = 'children' and not exists (
+      select 1 from "offshoot"."AgentJob" c
+      where c."parentJobId" = "AgentJob"."id" and c."mode" = 'sync' and c."state" in ('pending', 'running'))))`
+  await repairEach(runtime, over, async (tx, { id }) => {
+    const still = await tx.db.$queryRaw<unknown[]>(
+      sql`select 1 from "offshoot"."AgentJob" where "id" = ${id} and ${over}`,
+    )
+    if (still.length === 1) await wakeAgent(tx, id, 'the reconciler found the wait over')
+  })
+}
+
+/**
+ * Repairs the jobs for which `condition` holds, each in a transaction of its own under the tree's lock: what was seen
+ * before the lock must be looked at again.
+ */
+async function repairEach(
+  runtime: Runtime,
+  condition: Sql,
+  repair: (tx: Tx, job: { id: string }) => Promise<void>,
+): Promise<void> {
+  const jobs = await runtime.database.$queryRaw<{ id: string; rootJobId: string }[]>(
+    sql`select "id", "rootJobId" from "offshoot"."AgentJob" where ${condition} limit ${BATCH}`,
+  )
+  for (const job of jobs) {
+    await repairOne(runtime, job.id, () =>
+      transact(runtime, async (tx) => {
+        await lockTree(tx, job.rootJobId)
+        await repair(tx, job)
+      }),
+    )
+  }
+}
+
+/** A job that cannot be repaired keeps no other from it. */
+async function repairOne({ logger }: Runtime, jobId: string, repair: () => Promise<unknown>): Promise<void> {
+  try {
+    await repair()
+  } catch (error) {
+    if (isTransientDatabaseError(error)) throw error
+    logger.error({ jobId, error }, 'a job could not be repaired; the next round tries again')
   }
 }
 
@@ -165,7 +196,13 @@ async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
     select * from "offshoot"."AgentJob"
     where "state" = 'pending' and "runner" = 'queue' and "deliveredAt" < clock_timestamp() - make_interval(secs => ${DELIVERY_GRACE_MS / 1000})
     order by "deliveredAt" limit ${BATCH}`)
-  const underway = await Promise.all(pending.map((job) => deliveries.isUnderway(job.lane, job.id, job.deliverySeq)))
+  let underway: boolean[]
+  try {
+    underway = await Promise.all(pending.map((job) => deliveries.isUnderway(job.lane, job.id, job.deliverySeq)))
+  } catch (error) {
+    logger.warn({ error }, 'Redis did not say which deliveries it has')
+    return
+  }
   const asked = pending.filter((_, at) => underway[at]).map((job) => job.id)
   if (asked.length > 0) {
     await database.$executeRaw(

@@ -45,8 +45,11 @@ export async function spawnAgent(
       return (await findByKey(tx.db, prepared)) ?? { kind: 'refused', refusal: job }
     })
   } catch (error) {
-    // Two requests with one key raced: the other one was first.
-    const first = isUniqueViolation(error) ? await findByKey(runtime.database, prepared) : undefined
+    if (!isUniqueViolation(error)) throw error
+    // The first try was committed without an answer; or two requests with one key raced, and the other one was first.
+    const own = await runtime.database.agentJob.findUnique({ where: { id: prepared.jobId } })
+    if (own !== null) return { kind: 'accepted', job: own, repeated: false }
+    const first = await findByKey(runtime.database, prepared)
     if (first !== undefined) return first
     throw error
   }
@@ -83,7 +86,7 @@ export async function insertSpawn(runtime: Runtime, tx: Tx, prepared: PreparedSp
   if (treeCap !== undefined) return treeCap
   const cap = await checkUserCap(runtime, tx, prepared.ownerId)
   if ('refused' in cap) return cap
-  const id = newId()
+  const id = prepared.jobId
   const rootJobId = origin.parent?.rootJobId ?? id
   if (origin.parent === undefined) {
     await tx.db.agentTree.create({

@@ -13,6 +13,7 @@ import { priorityOfNewJob } from './deliver.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
 import { checkUserCap, startPending } from './spawn-agent.ts'
 import { insertSteer } from './steer-agent.ts'
+import { steerKey } from './steer-key.ts'
 import { lockConvo, lockTree, transact, type Tx } from './transact.ts'
 
 export interface TurnRequest {
@@ -42,6 +43,7 @@ export async function startTurn(runtime: Runtime, request: TurnRequest): Promise
   if (bot === undefined) return { kind: 'refused', refusal: refuse('unknown_bot', `Bot not found: ${convo.botLabel}.`) }
   const repeated = await findRepeat(runtime, request)
   if (repeated !== undefined) return repeated
+  const jobId = newId()
   for (;;) {
     const live = await findLiveTurn(runtime.database, convo.id)
     if (live !== undefined) {
@@ -50,10 +52,13 @@ export async function startTurn(runtime: Runtime, request: TurnRequest): Promise
       continue // it ended in between
     }
     try {
-      return await transact(runtime, (tx) => insertTurn(runtime, tx, convo, bot, request))
+      return await transact(runtime, (tx) => insertTurn(runtime, tx, { jobId, convo, bot, request }))
     } catch (error) {
-      // Another message came first: it is the live turn now, or it was this very message.
       if (!isUniqueViolation(error)) throw error
+      // The first try was committed without an answer.
+      const own = await runtime.database.agentJob.findUnique({ where: { id: jobId } })
+      if (own !== null) return { kind: 'started', jobId }
+      // Another message came first: it is the live turn now, or it was this very message.
       const same = await findRepeat(runtime, request)
       if (same !== undefined) return same
     }
@@ -67,9 +72,11 @@ async function findRepeat({ database }: Runtime, request: TurnRequest): Promise<
     where: { convoId_clientMessageId: { convoId: request.convoId, clientMessageId: request.message.id } },
   })
   if (message === null) {
-    const steer = await database.inboxItem.findUnique({ where: { key: steerKey(request) } })
+    const steer = await database.inboxItem.findUnique({ where: { key: steerKey(request.convoId, request.message.id) } })
     return steer === null ? undefined : { kind: 'repeated', jobId: steer.jobId }
   }
+  // A steer of a turn that has ended.
+  if (message.jobId !== null) return { kind: 'repeated', jobId: message.jobId }
   const job = await database.agentJob.findFirst({
     where: { convoId: request.convoId, depth: 0, inputSeq: message.seq },
     orderBy: { id: 'desc' },
@@ -77,34 +84,33 @@ async function findRepeat({ database }: Runtime, request: TurnRequest): Promise<
   return job === null ? undefined : { kind: 'repeated', jobId: job.id }
 }
 
-function steerKey(request: TurnRequest): string {
-  return `steer:${request.convoId}:${request.message.id ?? newId()}`
-}
-
 async function steerLive(
   runtime: Runtime,
   live: { id: string; rootJobId: string },
   request: TurnRequest,
 ): Promise<boolean> {
+  const key = steerKey(request.convoId, request.message.id)
   return transact(runtime, async (tx) => {
     await lockTree(tx, live.rootJobId)
-    return insertSteer(tx, live.id, { key: steerKey(request), text: request.message.text, actorId: request.userId })
+    return insertSteer(tx, live.id, { key, text: request.message.text, actorId: request.userId })
   })
+}
+
+interface TurnConvo {
+  id: string
+  ownerId: string
 }
 
 async function insertTurn(
   runtime: Runtime,
   tx: Tx,
-  convo: { id: string; ownerId: string; spaceId: string | null },
-  bot: Bot,
-  request: TurnRequest,
+  { jobId: id, convo, bot, request }: { jobId: string; convo: TurnConvo; bot: Bot; request: TurnRequest },
 ): Promise<TurnAnswer> {
   await lockConvo(tx, convo.id)
   const cap = await checkUserCap(runtime, tx, convo.ownerId)
   if ('refused' in cap) return { kind: 'refused', refusal: cap }
   const input = request.regenerate === true ? await takeBackAnswer(tx, convo.id) : await addMessage(tx, convo, request)
   if ('refused' in input) return { kind: 'refused', refusal: input }
-  const id = newId()
   await tx.db.agentTree.create({ data: { rootJobId: id } })
   const job = await tx.db.agentJob.create({
     data: {

@@ -4,7 +4,8 @@ import { Queue, type Job } from 'bullmq'
 import type { Config } from '../config.ts'
 import { deliveryId, type DeliveryData } from '../contracts/delivery.ts'
 import type { Logger } from '../logger.ts'
-import { closeRedis, openRedis, type RedisClient } from './redis.ts'
+import { withLimit } from '../with-limit.ts'
+import { ANSWER_LIMIT_MS, closeRedis, openRedis, type RedisClient } from './redis.ts'
 
 export interface Delivery {
   lane: string
@@ -37,7 +38,7 @@ export interface DeliveryQueues {
   add(delivery: Delivery): Promise<void>
   /** Removes a delivery that no worker has taken; one that is active stays. */
   remove(lane: string, agentJobId: string, deliverySeq: number): Promise<void>
-  /** True when the delivery is waiting or being worked on; absent and finished ones are not. */
+  /** True when the delivery is waiting or being worked on; absent and finished ones are not. @throws Error when Redis does not answer within 1 s */
   isUnderway(lane: string, agentJobId: string, deliverySeq: number): Promise<boolean>
   counts(lane: string): Promise<DeliveryCounts>
   close(): Promise<void>
@@ -76,7 +77,8 @@ export function openDeliveryQueues(config: Config, logger: Logger): DeliveryQueu
       await lane(laneName).remove(deliveryId(agentJobId, deliverySeq))
     },
     async isUnderway(laneName, agentJobId, deliverySeq) {
-      const state = await lane(laneName).getJobState(deliveryId(agentJobId, deliverySeq))
+      const asked = lane(laneName).getJobState(deliveryId(agentJobId, deliverySeq))
+      const state = await withLimit(asked, ANSWER_LIMIT_MS)
       return state !== 'unknown' && state !== 'completed' && state !== 'failed'
     },
     async counts(laneName) {
@@ -97,7 +99,9 @@ export function openDeliveryQueues(config: Config, logger: Logger): DeliveryQueu
       }
     },
     async close() {
-      await Promise.all([...queues.values()].map((queue) => queue.close().catch(() => undefined)))
+      // BullMQ waits for a start that never comes while Redis is away.
+      const closed = Promise.all([...queues.values()].map((queue) => queue.close()))
+      await withLimit(closed, ANSWER_LIMIT_MS).catch(() => undefined)
       await closeRedis(connection)
     },
   }

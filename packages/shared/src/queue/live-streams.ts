@@ -5,7 +5,8 @@ import type { UIMessageChunk } from 'ai'
 import type { Config } from '../config.ts'
 import type { LiveBatch } from '../contracts/live-frame.ts'
 import type { Logger } from '../logger.ts'
-import { closeRedis, openRedis, type RedisClient } from './redis.ts'
+import { ANSWER_LIMIT_MS, closeRedis, openRedis, type RedisClient } from './redis.ts'
+import { withLimit } from '../with-limit.ts'
 
 /** Batches kept a job, and how long a stream outlives its last batch. */
 const MAX_BATCHES = 5_000
@@ -42,6 +43,7 @@ export interface LiveStreams {
     jobId: string,
     batch: { generation: number; attempt: number; chunks: UIMessageChunk[]; end?: boolean },
   ): Promise<boolean>
+  // Both reads throw when Redis does not answer within a second.
   /** The batches with a frame after number `afterSeq`, oldest first; at most `atMost`, 500 by default. */
   read(jobId: string, afterSeq: number, atMost?: number): Promise<LiveBatch[]>
   /** The newest batches, oldest first; at most 500. */
@@ -78,16 +80,18 @@ export function openLiveStreams(config: Config, logger: Logger): LiveStreams {
     async read(jobId, afterSeq, atMost = READ_COUNT) {
       // An entry's id is its first frame's number, so the entry that holds `afterSeq + 1` may begin before it.
       const key = streamKey(jobId)
-      const [before, after] = await Promise.all([
+      const answer = Promise.all([
         redis.xrevrange(key, `${Math.max(afterSeq, 0)}-0`, '-', 'COUNT', 1),
         redis.xrange(key, `(${Math.max(afterSeq, 0)}-0`, '+', 'COUNT', atMost),
       ])
+      const [before, after] = await withLimit(answer, ANSWER_LIMIT_MS)
       return [...before, ...after]
         .map(parseBatch)
         .filter((batch) => batch.firstSeq + batch.chunks.length - 1 > afterSeq)
     },
     async readTail(jobId) {
-      const newest = await redis.xrevrange(streamKey(jobId), '+', '-', 'COUNT', READ_COUNT)
+      const answer = redis.xrevrange(streamKey(jobId), '+', '-', 'COUNT', READ_COUNT)
+      const newest = await withLimit(answer, ANSWER_LIMIT_MS)
       return newest.toReversed().map(parseBatch)
     },
     close: () => closeRedis(redis),

@@ -6,17 +6,27 @@ export type RedisClient = Redis | Cluster
 
 /** The longest pause between two attempts to reach Redis again, so that work goes on soon after it is back. */
 const MAX_RECONNECT_DELAY_MS = 2_000
+/** A connection that owes an answer for this long is dead, whatever TCP thinks: a new one is made. */
+const SILENCE_LIMIT_MS = 5_000
+/** How long a question to Redis may take before the asker goes on without an answer. Redis away never answers. */
+export const ANSWER_LIMIT_MS = 1_000
 
 /**
  * Opens one connection (or one cluster client). It reconnects for ever, never throws on its own, and logs each change
- * between reachable and away once.
+ * between reachable and away once. BullMQ's workers block on theirs (`blocking`), so that silence there means nothing.
  */
-export function openRedis(config: Config, logger: Logger, purpose: string): RedisClient {
+export function openRedis(
+  config: Config,
+  logger: Logger,
+  purpose: string,
+  { blocking = false }: { blocking?: boolean } = {},
+): RedisClient {
   const options: ConnectionOptions = {
     maxRetriesPerRequest: null,
     enableReadyCheck: true,
     connectionName: `offshoot:${purpose}`,
     retryStrategy: (attempts: number) => Math.min(50 * 2 ** Math.min(attempts, 10), MAX_RECONNECT_DELAY_MS),
+    ...(blocking ? {} : { socketTimeout: SILENCE_LIMIT_MS }),
   }
   const client = connect(config, options)
   let away = false
@@ -36,6 +46,7 @@ interface ConnectionOptions {
   enableReadyCheck: boolean
   connectionName: string
   retryStrategy: (attempts: number) => number
+  socketTimeout?: number
 }
 
 function connect(config: Config, options: ConnectionOptions): RedisClient {

@@ -1,0 +1,114 @@
+// What a product gets: the package as it is built and packed, installed from the registry's own dependencies by npm into
+// an empty folder, imported from plain JavaScript, and type-checked.
+import { spawn } from 'node:child_process'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+
+const ROOT = path.resolve(import.meta.dirname, '../../..')
+const PNPM = ['-y', 'pnpm@12.21.0']
+const INSTALL_LIMIT_MS = 300_000
+
+let stage: TestStage
+let consumer: string
+let packed: string[]
+beforeAll(async () => {
+  stage = await openTestStage()
+  await stage.putBot('writer')
+  consumer = await mkdtemp(path.join(tmpdir(), 'offshoot-consumer-'))
+  // What an older build left behind must not be packed.
+  await rm(path.join(ROOT, 'packages/shared/dist'), { recursive: true, force: true })
+  await run('npx', [...PNPM, '--filter', '@offshoot/shared', 'build'], ROOT)
+  const pack = ['pack', '--pack-destination', consumer]
+  await run('npx', [...PNPM, '--filter', '@offshoot/shared', ...pack], ROOT)
+  const [tarball = ''] = await readdir(consumer)
+  packed = (await run('tar', ['-tzf', tarball], consumer)).split('\n')
+  await write('package.json', JSON.stringify({ name: 'consumer', private: true, type: 'module' }))
+  await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', `./${tarball}`], consumer)
+}, INSTALL_LIMIT_MS)
+afterAll(async () => {
+  await stage.close()
+  await rm(consumer, { recursive: true, force: true })
+})
+
+const write = (name: string, text: string) => writeFile(path.join(consumer, name), text)
+
+/** Runs a command to its end and answers what it printed. @throws Error with all its output when it fails */
+function run(command: string, args: string[], cwd: string, environment: Record<string, string> = {}): Promise<string> {
+  const { PATH = '', HOME = '' } = process.env
+  const child = spawn(command, args, { cwd, env: { PATH, HOME, ...environment }, stdio: ['ignore', 'pipe', 'pipe'] })
+  let stdout = ''
+  let stderr = ''
+  child.stdout.on('data', (chunk: Buffer) => (stdout += chunk.toString()))
+  child.stderr.on('data', (chunk: Buffer) => (stderr += chunk.toString()))
+  return new Promise((resolve, reject) => {
+    child.once('error', reject)
+    child.once('close', (code) => {
+      if (code === 0) resolve(stdout)
+      else reject(new Error(`${command} ${args.join(' ')} ended with ${code}:\n${stdout}\n${stderr}`))
+    })
+  })
+}
+
+test('the package holds built code and types, the generated database client included, and no sources or tests', () => {
+  expect(packed).toContain('package/dist/client.js')
+  expect(packed).toContain('package/dist/client.d.ts')
+  expect(packed).toContain('package/dist/db/generated/client.js')
+  const strange = packed.filter(
+    (file) => !/^package\/(dist\/.*\.(js|d\.ts)|package\.json|README\.md|LICENSE)?$/.test(file),
+  )
+  expect(strange.filter((file) => file !== '')).toEqual([])
+  expect(packed.filter((file) => file.includes('.test.'))).toEqual([])
+})
+
+test('STATE-11: plain JavaScript imports it, spawns and checks, and the process ends by itself after close', async () => {
+  await write(
+    'host.js',
+    `import { createOffshoot } from '@offshoot/shared'
+     import { getSpawnContext } from '@offshoot/shared/spawn-context'
+     const offshoot = await createOffshoot({ extensions: {} })
+     const context = { userId: 'alice', parentConvoId: 'c', parentConvoOwnerId: 'alice', parentConvoSpaceId: null, spawnDepth: 0 }
+     const job = await offshoot.spawn(context, { bot: { botGroup: 'forge', botHandle: 'writer' }, message: 'Write.', mode: 'async' })
+     const seen = await offshoot.check('alice', { jobId: job.jobId })
+     const sameModule = offshoot.runWithSpawnContext(context, () => getSpawnContext().userId)
+     await offshoot.close()
+     console.log(JSON.stringify({ job, seen, sameModule, tools: Object.keys(offshoot.tools()) }))`,
+  )
+  const printed: unknown = JSON.parse(await run(process.execPath, ['host.js'], consumer, stage.environment))
+  expect(printed).toMatchObject({
+    job: { mode: 'async', state: 'pending' },
+    seen: { state: 'pending', progress: { step: 0, maxSteps: 25 } },
+    sameModule: 'alice',
+    tools: ['spawnAgent', 'checkAgent', 'abortAgent'],
+  })
+  expect(await stage.runtime.database.agentJob.count({ where: { ownerId: 'alice', state: 'pending' } })).toBe(1)
+})
+
+test('its types check in a TypeScript project: right uses pass, wrong ones do not', async () => {
+  await write(
+    'host.ts',
+    `import { createOffshoot, type Offshoot } from '@offshoot/shared'
+     import { defineConfig } from '@offshoot/shared/extensions'
+     import type { SpawnOutput } from '@offshoot/shared/contracts/spawn'
+     import type { SpawnContext } from '@offshoot/shared/spawn-context'
+     import { streamText } from 'ai'
+
+     export const config = defineConfig({ resolveBot: async (ref, caller) => undefined })
+     export async function use(context: SpawnContext): Promise<string | null> {
+       const offshoot: Offshoot = await createOffshoot()
+       const outcome: SpawnOutput = await offshoot.spawn(context, { bot: { botId: 'b' }, message: 'Write.' })
+       // @ts-expect-error: a bot has no name
+       await offshoot.spawn(context, { bot: { name: 'b' }, message: 'Write.' })
+       // @ts-expect-error: there is no such state
+       const wrong = outcome.state === 'sleeping'
+       offshoot.runWithSpawnContext(context, () => streamText({ model: 'any', prompt: 'p', tools: offshoot.tools() }))
+       const checked = await offshoot.check(context.userId, { jobId: outcome.jobId })
+       return wrong ? null : (checked.result ?? null)
+     }`,
+  )
+  const options = { module: 'nodenext', target: 'es2024', strict: true, noEmit: true, skipLibCheck: true, types: [] }
+  await write('tsconfig.json', JSON.stringify({ compilerOptions: options, files: ['host.ts'] }))
+  expect(await run(path.join(ROOT, 'node_modules/.bin/tsc'), ['-p', '.'], consumer)).toBe('')
+})

@@ -1,0 +1,144 @@
+// Postgres breaks a connection at the worst moment: a commit that got no answer was made once, and not twice.
+import { eventsOf, readJob } from '@offshoot/testing/agents'
+import {
+  acceptedJob,
+  claimNext,
+  claimOf,
+  COMPLETED,
+  hostOrigin,
+  spawnChildren,
+  spawnInput,
+  spawnJob,
+} from '@offshoot/testing/jobs-without-worker'
+import { startTcpProxy, type TcpProxy } from '@offshoot/testing/tcp-proxy'
+import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { loadConfig } from '../src/config.ts'
+import { claimJob } from '../src/db/agent-jobs.ts'
+import { isTransientDatabaseError } from '../src/db/database-errors.ts'
+import { newId } from '../src/ids.ts'
+import { requestAbort } from '../src/operations/abort-agent.ts'
+import { finishAgent } from '../src/operations/finish-agent.ts'
+import { handBack } from '../src/operations/hand-back.ts'
+import { spawnAgent } from '../src/operations/spawn-agent.ts'
+import { startTurn } from '../src/operations/start-turn.ts'
+import { transact } from '../src/operations/transact.ts'
+import { openRuntime, type Runtime } from '../src/runtime.ts'
+
+let stage: TestStage
+let proxy: TcpProxy
+let runtime: Runtime
+beforeAll(async () => {
+  stage = await openTestStage()
+  await stage.putBot('writer')
+  proxy = await startTcpProxy(stage.config.DATABASE_URL)
+  const config = loadConfig({ ...stage.environment, DATABASE_URL: proxy.url })
+  runtime = openRuntime({ ...stage.runtime, config, name: 'proxied' })
+})
+afterAll(async () => {
+  await runtime.close()
+  await proxy.close()
+  await stage.close()
+})
+
+test('LOSS-9: a spawn whose commit got no answer is accepted, once', async () => {
+  proxy.loseAnswerOf('COMMIT')
+  const job = await spawnJob(runtime, 'alice')
+  const { database } = stage.runtime
+  expect(await database.agentJob.findMany({ where: { ownerId: 'alice' }, select: { id: true } })).toEqual([
+    { id: job.id },
+  ])
+  expect(await database.convo.count({ where: { ownerId: 'alice' } })).toBe(1)
+  expect(await database.agentTree.findUnique({ where: { rootJobId: job.id } })).toMatchObject({ jobs: 1 })
+  expect(await eventsOf(stage, job.id)).toEqual(['spawned'])
+})
+
+test('STATE-10: nor does a spawn with a key, or the spawns of a step, become two', async () => {
+  proxy.loseAnswerOf('COMMIT')
+  const answer = await spawnAgent(runtime, hostOrigin('bob', { idempotencyKey: 'k' }), spawnInput())
+  const parent = await claimNext(runtime, acceptedJob(answer).id)
+  proxy.loseAnswerOf('COMMIT')
+  const { children } = await spawnChildren(runtime, parent, [{}, {}])
+  expect(children).toHaveLength(2)
+  expect(await stage.runtime.database.agentJob.count({ where: { ownerId: 'bob' } })).toBe(3)
+})
+
+test('LOSS-1: an end and an abort whose commit got no answer are written once', async () => {
+  const job = await claimNext(runtime, (await spawnJob(runtime, 'carol')).id)
+  proxy.loseAnswerOf('COMMIT')
+  expect(await finishAgent(runtime, job, { guard: claimOf(job), ending: COMPLETED })).toMatchObject({
+    state: 'completed',
+  })
+  expect(await eventsOf(stage, job.id)).toEqual(['spawned', 'ended'])
+  const queued = await spawnJob(runtime, 'carol')
+  proxy.loseAnswerOf('COMMIT')
+  expect((await requestAbort(runtime, queued, { by: 'carol', reason: 'aborted_by_user', text: null })).job.state).toBe(
+    'aborted',
+  )
+  expect(await eventsOf(stage, queued.id)).toEqual(['spawned', 'abort-requested', 'ended'])
+  expect(await readJob(stage, queued.id)).toMatchObject({ state: 'aborted' })
+})
+
+test('LOSS-9: nor does a turn become two, or a steer of its own', async () => {
+  const { database } = stage.runtime
+  const bot = await database.bot.findFirstOrThrow()
+  const convo = await database.convo.create({
+    data: { id: newId(), botId: bot.id, botLabel: 'forge/writer', ownerId: 'dave' },
+  })
+  const send = (text: string) =>
+    startTurn(runtime, {
+      convoId: convo.id,
+      userId: 'dave',
+      message: { text, parts: [{ type: 'text', text }] },
+      ifBusy: 'steer',
+    })
+  proxy.loseAnswerOf('COMMIT')
+  expect(await send('hello')).toMatchObject({ kind: 'started' })
+  proxy.loseAnswerOf('COMMIT')
+  expect(await send('and then')).toMatchObject({ kind: 'steered' })
+  expect(await database.agentJob.count({ where: { convoId: convo.id } })).toBe(1)
+  expect(await database.aiMessage.count({ where: { convoId: convo.id } })).toBe(1)
+  expect(await database.inboxItem.count()).toBe(1)
+})
+
+test('STUCK-7: a claim that got no answer is found by whoever makes it again, and by nobody else', async () => {
+  const { id: jobId } = await spawnJob(runtime, 'frank')
+  const claim = { jobId, token: newId(), deliverySeq: 1, workerId: 'w' }
+  proxy.loseAnswerOf('"attempt" + 1')
+  const error: unknown = await claimJob(runtime.database, claim).catch((reason: unknown) => reason)
+  expect(isTransientDatabaseError(error)).toBe(true)
+  expect(await claimJob(runtime.database, { ...claim, token: newId() })).toBeNull()
+  expect(await claimJob(runtime.database, claim)).toMatchObject({ id: jobId, claimToken: claim.token, attempt: 1 })
+})
+
+test('a handed-back job whose commit got no answer is handed back once', async () => {
+  const job = await claimNext(runtime, (await spawnJob(runtime, 'erin')).id)
+  proxy.loseAnswerOf('COMMIT')
+  await handBack(runtime, job, claimOf(job), 'handed-back')
+  expect(await readJob(stage, job.id)).toMatchObject({ state: 'pending', deliverySeq: 2 })
+  expect(await eventsOf(stage, job.id)).toEqual(['spawned', 'handed-back'])
+})
+
+test('a transaction of which Postgres ends the session is tried again', async () => {
+  let tries = 0
+  const value = await transact(runtime, async (tx) => {
+    tries += 1
+    const [session] = await tx.db.$queryRaw<{ pid: number }[]>`select pg_backend_pid() as pid`
+    if (tries === 1) await stage.runtime.database.$queryRaw`select pg_terminate_backend(${session?.pid}::int)`
+    await tx.db.user.create({ data: { id: `try-${tries}` } })
+    return tries
+  })
+  expect(value).toBe(2)
+  const users = await stage.runtime.database.user.findMany({ where: { id: { startsWith: 'try-' } } })
+  expect(users.map((user) => user.id)).toEqual(['try-2'])
+})
+
+test('what Postgres refuses for good is not tried again', async () => {
+  let tries = 0
+  const work = transact(runtime, async (tx) => {
+    tries += 1
+    await tx.db.$executeRaw`select 1 / 0`
+  })
+  await expect(work).rejects.toThrow(/division by zero/)
+  expect(tries).toBe(1)
+})

@@ -1,0 +1,129 @@
+import type { UIMessageChunk } from 'ai'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { newId } from '@offshoot/shared/ids'
+import { type OwnRedis, startOwnRedis } from '@offshoot/testing/own-redis'
+import { redisCommand } from '@offshoot/testing/redis-command'
+import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
+import { waitUntil } from '@offshoot/testing/wait-until'
+import { createLiveWriters, type LiveWriter } from '../src/live-writer.ts'
+
+let redis: OwnRedis
+let stage: TestStage
+
+beforeAll(async () => {
+  redis = await startOwnRedis()
+  stage = await openTestStage({ environment: { REDIS_URL: redis.url } })
+  await waitUntil(() => stage.runtime.signals.isReachable())
+})
+
+afterAll(async () => {
+  await stage.close()
+  await redis.stop()
+})
+
+function open(jobId: string, attempt = 1, onFenced: () => void = () => undefined): LiveWriter {
+  const { liveStreams, signals } = stage.runtime
+  return createLiveWriters(liveStreams, signals).open({ jobId, generation: 1, attempt, onFenced })
+}
+
+const delta = (text: string, id = 't'): UIMessageChunk => ({ type: 'text-delta', id, delta: text })
+
+const batchesOf = async (jobId: string) =>
+  (await stage.runtime.liveStreams.read(jobId, 0)).map(({ firstSeq, chunks }) => ({ firstSeq, chunks }))
+
+test('the first frame goes out at once, what follows within the interval goes together', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  live.write({ type: 'start', messageId: jobId })
+  for (const text of ['He', 'll', 'o']) live.write(delta(text))
+  live.write({ type: 'text-end', id: 't' })
+  await live.flush()
+  expect(await batchesOf(jobId)).toEqual([
+    { firstSeq: 1, chunks: [{ type: 'start', messageId: jobId }] },
+    { firstSeq: 2, chunks: [delta('Hello'), { type: 'text-end', id: 't' }] },
+  ])
+})
+
+test('frames that nobody flushes go out by themselves', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  live.write(delta('one '))
+  live.write(delta('two'))
+  expect(await waitUntil(async () => (await batchesOf(jobId)).length === 2)).toBe(true)
+})
+
+test('only deltas of one id, one kind and without metadata are joined', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  live.write({ type: 'start-step' })
+  const apart: UIMessageChunk[] = [
+    delta('a', '1'),
+    delta('b', '2'),
+    { type: 'reasoning-delta', id: '2', delta: 'c' },
+    { ...delta('d', '2'), providerMetadata: { openai: { n: 1 } } } as UIMessageChunk,
+    { type: 'tool-input-delta', toolCallId: 'x', inputTextDelta: '{' },
+    { type: 'tool-input-delta', toolCallId: 'x', inputTextDelta: '}' },
+  ]
+  for (const chunk of apart) live.write(chunk)
+  await live.flush()
+  expect((await batchesOf(jobId))[1]?.chunks).toEqual(apart)
+})
+
+test('each batch is signalled to viewers', async () => {
+  const jobId = newId()
+  let signals = 0
+  const unsubscribe = await stage.runtime.signals.subscribe(`live:${jobId}`, () => (signals += 1))
+  const live = open(jobId)
+  live.write(delta('a'))
+  live.write(delta('b'))
+  await live.flush()
+  expect(await waitUntil(() => signals === 2)).toBe(true)
+  unsubscribe()
+})
+
+test('STATE-7: the frames of an attempt are refused once a newer one has written, and it is told', async () => {
+  const jobId = newId()
+  let fenced = 0
+  const old = open(jobId, 1, () => (fenced += 1))
+  const young = open(jobId, 2)
+  old.write(delta('old'))
+  await old.flush()
+  young.write(delta('young'))
+  await young.flush()
+  old.write(delta('older'))
+  await old.flush()
+  old.write(delta('oldest'))
+  await old.flush()
+  expect(fenced).toBe(1)
+  expect((await batchesOf(jobId)).flatMap(({ chunks }) => chunks)).toEqual([delta('old'), delta('young')])
+})
+
+test('a flush waits at most half a second for a Redis that does not answer; the frames come later', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  await redisCommand(redis.url, 'CLIENT', 'PAUSE', '900', 'ALL')
+  live.write(delta('slow'))
+  const before = performance.now()
+  await live.flush()
+  expect(performance.now() - before).toBeLessThan(800)
+  await waitUntil(async () => (await batchesOf(jobId)).length === 1)
+})
+
+test('UX-5: what is written while a batch is on its way is kept up to a limit', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  for (let at = 0; at < 5_000; at += 1) live.write({ type: 'start-step' })
+  await live.flush()
+  const written = (await batchesOf(jobId)).flatMap(({ chunks }) => chunks).length
+  expect(written).toBe(2_001)
+})
+
+test('with Redis away frames are dropped at once, and nothing throws', async () => {
+  await redis.stop()
+  await waitUntil(() => !stage.runtime.signals.isReachable())
+  const live = open(newId())
+  for (let at = 0; at < 100; at += 1) live.write(delta('x'))
+  const before = performance.now()
+  await live.flush()
+  expect(performance.now() - before).toBeLessThan(400)
+})
