@@ -66,9 +66,9 @@ export async function abort({ runtime }: TestStage, jobId: string, reason?: stri
   return abortAgent(runtime, reader, { jobId, ...(reason === undefined ? {} : { reason }) }, 'alice')
 }
 
-/** The jobs that a job has spawned, oldest first. */
+/** The jobs that a job has spawned, in the order of their tool call ids. */
 export async function childrenOf({ runtime }: TestStage, parentJobId: string): Promise<AgentJob[]> {
-  return runtime.database.agentJob.findMany({ where: { parentJobId }, orderBy: { id: 'asc' } })
+  return runtime.database.agentJob.findMany({ where: { parentJobId }, orderBy: { parentToolCallId: 'asc' } })
 }
 
 /** What a job's history says, in order. */

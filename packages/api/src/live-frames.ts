@@ -1,7 +1,8 @@
 // What a viewer of a job sees, whenever it comes: the live stream from its cursor, or, when that is gone, a snapshot of
 // the stored messages. It begins with a `start` chunk and ends with the job's end.
 import type { Runtime } from '@offshoot/shared/runtime'
-import { loadJobMessages } from '@offshoot/shared/db/convos'
+import { agentMessageParts } from '@offshoot/shared/agent-message'
+import { loadSteps, loadToolCalls } from '@offshoot/shared/db/journal'
 import { followAgent } from '@offshoot/shared/operations/follow-agent'
 import type { UIMessage, UIMessageChunk } from 'ai'
 
@@ -14,18 +15,40 @@ export interface Frame {
 type FramesRuntime = Pick<Runtime, 'database' | 'signals' | 'liveStreams' | 'logger'>
 type FollowedJob = { id: string; convoId: string; inputSeq: number }
 
+/**
+ * A viewer that comes with a cursor goes on from there. One that comes without, to a stream whose beginning is gone, gets
+ * the stored steps first, and live frames from the next step that it sees whole; at the job's end what is still missing.
+ */
 export async function* jobFrames(
   runtime: FramesRuntime,
   job: FollowedJob,
   options: { afterSeq: number; signal: AbortSignal },
 ): AsyncGenerator<Frame> {
   const afterSeq = await usableCursor(runtime, job.id, options.afterSeq)
-  let first = true
+  let inStep: 'live' | 'unknown' | undefined = afterSeq === 0 ? undefined : 'live'
+  let shownSteps = 0
   for await (const frame of followAgent(runtime, job.id, { ...options, afterSeq })) {
-    if (first && afterSeq === 0) yield* beginning(runtime, job, frame.chunk)
-    first = false
+    const { type } = frame.chunk
+    if (inStep === undefined) {
+      inStep = type === 'start' ? 'live' : 'unknown'
+      if (inStep === 'unknown') yield { chunk: { type: 'start', messageId: job.id } }
+    }
+    if (inStep === 'unknown') {
+      const ends = type === 'finish' || type === 'error' || type === 'abort'
+      if (type !== 'start-step' && !ends) continue
+      const parts = await storedParts(runtime, job.id, shownSteps)
+      shownSteps += parts.filter((part) => part.type === 'step-start').length
+      for (const chunk of snapshotChunks(parts)) yield { chunk }
+      inStep = 'live'
+    }
     yield frame
   }
+}
+
+/** What the steps from `fromStep` on have said, as far as it is stored. */
+async function storedParts({ database }: FramesRuntime, jobId: string, fromStep: number): Promise<UIMessage['parts']> {
+  const [steps, toolCalls] = await Promise.all([loadSteps(database, jobId), loadToolCalls(database, jobId)])
+  return agentMessageParts(steps.slice(fromStep), toolCalls)
 }
 
 /** A cursor that this stream cannot have given (it expired, it is from the future) counts as none: everything comes again. */
@@ -40,20 +63,6 @@ async function usableCursor(
   } catch (error) {
     logger.warn({ jobId, error }, 'live stream not readable')
     return afterSeq
-  }
-}
-
-/** What must come before the first frame: `start`, and all that was said if the stream holds only the end any more. */
-async function* beginning(
-  { database }: FramesRuntime,
-  job: FollowedJob,
-  firstChunk: UIMessageChunk,
-): AsyncGenerator<Frame> {
-  if (firstChunk.type === 'start') return
-  yield { chunk: { type: 'start', messageId: job.id } }
-  if (firstChunk.type !== 'finish' && firstChunk.type !== 'error' && firstChunk.type !== 'abort') return
-  for (const message of await loadJobMessages(database, job)) {
-    if (message.role === 'assistant') for (const chunk of snapshotChunks(message.parts)) yield { chunk }
   }
 }
 

@@ -97,6 +97,7 @@ export async function openApi(
     return (await database.agentJob.findUniqueOrThrow({ where: { id: jobId } })).rootJobId
   }
 
+  let played = 0
   return {
     stage,
     url,
@@ -116,7 +117,8 @@ export async function openApi(
       return claim.token
     },
     async play(jobId, chunks) {
-      await liveStreams.append(jobId, { generation: 1, attempt: 1, chunks })
+      played += 1
+      await liveStreams.append(jobId, { generation: 1, attempt: 1, number: played, chunks })
       signals.publish(`live:${jobId}`, 'frames')
     },
     async storeStep(jobId, token, text) {

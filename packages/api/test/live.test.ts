@@ -22,6 +22,14 @@ const REST: UIMessageChunk[] = [{ type: 'text-end', id: 't' }, { type: 'finish-s
 const follow = (jobId: string, headers: Record<string, string> = {}, query = '') =>
   api.call(`/v1/agents/${jobId}/stream${query}`, { as: 'alice', headers })
 
+/** The parts that an unchanged chat builds from these chunks. */
+async function messageOf(chunks: { type: string }[]): Promise<UIMessage['parts']> {
+  let parts: UIMessage['parts'] = []
+  for await (const message of readUIMessageStream({ stream: ReadableStream.from(chunks as UIMessageChunk[]) }))
+    parts = message.parts
+  return parts
+}
+
 /** A job that has said `one two three` and ended; its frames have the numbers 1 to 10. */
 async function endedJob(): Promise<string> {
   const jobId = await api.spawn()
@@ -118,6 +126,41 @@ describe('a live stream', () => {
       expect(textOf(events)).toBe('one two three')
       expect(chunksOf(events).at(-1)).toMatchObject({ type: 'finish' })
     }
+  })
+
+  test('UX-3: whose beginning is gone shows the stored steps, then live frames from the next whole step on', async () => {
+    const jobId = await api.spawn()
+    const token = await api.claim(jobId)
+    // Redis was emptied in the middle of the first step: the stream begins with what came after.
+    await api.play(jobId, [say('two '), ...REST])
+    await api.storeStep(jobId, token, 'one two ')
+    await api.play(jobId, [{ type: 'start-step' }, { type: 'text-start', id: 'u' }])
+    await api.play(jobId, [
+      { type: 'text-delta', id: 'u', delta: 'three' },
+      { type: 'text-end', id: 'u' },
+    ])
+    const events = readEvents(await follow(jobId))
+    const rest = events.rest()
+    await waitUntil(() => events.text().includes('three'))
+    await api.finish(jobId, token)
+    const chunks = chunksOf(await rest)
+    expect(chunks[0]).toEqual({ type: 'start', messageId: jobId })
+    expect(await messageOf(chunks)).toMatchObject([
+      { type: 'step-start' },
+      { type: 'text', text: 'one two ' },
+      { type: 'step-start' },
+      { type: 'text', text: 'three' },
+    ])
+  })
+
+  test('UX-3: whose middle of the only step is left shows the stored answer at the end', async () => {
+    const jobId = await api.spawn()
+    const token = await api.claim(jobId)
+    await api.play(jobId, [say('two '), say('three'), ...REST])
+    await api.storeStep(jobId, token, 'one two three')
+    await api.finish(jobId, token)
+    const events = await readEvents(await follow(jobId)).rest()
+    expect(textOf(events)).toBe('one two three')
   })
 
   test('HEAD answers the headers alone', async () => {

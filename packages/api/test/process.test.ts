@@ -95,10 +95,15 @@ test('UX-5: viewers that do not read cost bounded memory, and slow nobody', asyn
     const reader = readEvents(await fetch(`${process.url}/v1/agents/${jobId}/stream`, { headers: asAlice() }))
     const delta = 'x'.repeat(2_000)
     const batch = Array.from({ length: 10 }, () => ({ type: 'text-delta' as const, id: 't', delta }))
+    await api.play(jobId, [
+      { type: 'start', messageId: jobId },
+      { type: 'start-step' },
+      { type: 'text-start', id: 't' },
+    ])
     for (let sent = 0; sent < 5_000; sent += 1) await api.play(jobId, batch)
     let last = await reader.next()
-    while (last !== undefined && last.id !== '50000') last = await reader.next()
-    expect(last?.id).toBe('50000')
+    while (last !== undefined && last.id !== '50003') last = await reader.next()
+    expect(last?.id).toBe('50003')
     expect(await (await fetch(`${process.url}/livez`)).json()).toEqual({ status: 'live' })
     for (const socket of stalled) socket.destroy()
     await reader.cancel()

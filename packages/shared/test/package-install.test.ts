@@ -37,8 +37,10 @@ const write = (name: string, text: string) => writeFile(path.join(consumer, name
 
 /** Runs a command to its end and answers what it printed. @throws Error with all its output when it fails */
 function run(command: string, args: string[], cwd: string, environment: Record<string, string> = {}): Promise<string> {
-  const { PATH = '', HOME = '' } = process.env
-  const child = spawn(command, args, { cwd, env: { PATH, HOME, ...environment }, stdio: ['ignore', 'pipe', 'pipe'] })
+  // Without what the package manager that runs the tests has set for its own scripts, but for where packages come from.
+  const foreign = /^(npm_(?!config_(registry|cache)$)|pnpm_)/i
+  const ours = Object.fromEntries(Object.entries(process.env).filter(([name]) => !foreign.test(name)))
+  const child = spawn(command, args, { cwd, env: { ...ours, ...environment }, stdio: ['ignore', 'pipe', 'pipe'] })
   let stdout = ''
   let stderr = ''
   child.stdout.on('data', (chunk: Buffer) => (stdout += chunk.toString()))

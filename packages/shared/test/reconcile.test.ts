@@ -76,7 +76,7 @@ test('STUCK-7: the job of a worker whose session is gone goes back to the queue,
   expect(back).toMatchObject({ claimToken: null, workerId: null, deliverySeq: 2, attempt: 1, crashes: 1 })
   expect(await eventsOf(stage, held.id)).toEqual(['spawned', 'worker-lost'])
   expect(await waitUntil(() => delivery(back))).toMatchObject({ priority: 1 })
-  expect(await stage.runtime.database.worker.findUnique({ where: { id } })).toBeNull()
+  await expect.poll(() => stage.runtime.database.worker.count({ where: { id } })).toBe(0)
 })
 
 test('STUCK-7: a claim of a worker that has no row goes back, too', async () => {
@@ -99,7 +99,7 @@ test('STATE-14: a worker that lives keeps its job; one that is frozen with its l
   await jobUntil(lost.id, (job) => job.state === 'pending')
   expect(await readJob(stage, kept.id)).toMatchObject({ state: 'running', claimToken: kept.claimToken })
   expect(await heartbeat(database, frozen.id)).toBeNull()
-  expect(await heartbeat(database, living.id)).toEqual([
+  expect(await heartbeat(database, living.id)).toMatchObject([
     { id: kept.id, claimToken: kept.claimToken, abortRequested: false },
   ])
   clearInterval(beat)

@@ -74,10 +74,11 @@ function storedOutputs(state: RunState, step: StoredStep): Map<string, SpawnOutp
   return outputs
 }
 
-/** A step that ended at the output limit has its calls cut; after the last allowed step there is nobody to read a result. */
+/** A step that ended at the output limit or in a filter has its calls cut; after the last allowed step there is nobody to read a result. */
 function whyNoCallRuns(step: StoredStep, state: RunState): string | undefined {
   if (step.finishReason === 'length')
     return 'The call was not run: the model reached its output limit while writing it.'
+  if (step.finishReason === 'content-filter') return 'The call was not run: the provider filtered the output.'
   if (step.index >= state.maxSteps - 1) return 'The call was not run: this was the last step allowed.'
   return undefined
 }

@@ -1,19 +1,21 @@
 // The way of frames from a run to its live stream: the first of a burst goes out at once, what follows within the
-// batching interval goes together. All writers of a process share one timer. Frames are for viewers only: with Redis
-// away they are dropped, and viewers get the stored messages.
+// batching interval goes together. All writers of a process share one timer. A batch is sent until Redis has taken it, so
+// that a text has no holes; while Redis is away what follows waits, deltas joined, up to a limit.
 import type { UIMessageChunk } from 'ai'
-import type { LiveStreams } from '@offshoot/shared/queue/live-streams'
+import type { LiveStreams, NewBatch } from '@offshoot/shared/queue/live-streams'
 import type { Signals } from '@offshoot/shared/queue/signals'
 
 /** How long frames are collected before they go out together. */
 export const BATCH_MS = 40
 /** What a flush waits for at the most; a Redis that is away never answers. */
 const FLUSH_LIMIT_MS = 500
-/** Frames kept for one job while an append is on its way. */
+/** Frames kept for one job while a batch is on its way; what comes beyond that is dropped. */
 const MAX_BUFFERED = 2_000
 
 export interface LiveWriter {
   write(chunk: UIMessageChunk): void
+  /** Takes back what an older attempt had said of the step that this one makes again. To be called before any `write`. */
+  restartStep(): void
   /** Resolves when everything written so far has gone out, or after half a second. */
   flush(): Promise<void>
 }
@@ -39,32 +41,53 @@ export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): L
   return {
     open({ jobId, generation, attempt, onFenced }) {
       let buffer: UIMessageChunk[] = []
+      /** On its way, or to be sent again. */
+      let batch: NewBatch | undefined
       let underway: Promise<void> | undefined
       let sentAt = -Infinity
+      let number = 0
+      let afterSeq = 0
+      let restartsStep = false
       let fenced = false
 
+      const isPending = () => !fenced && (underway !== undefined || batch !== undefined || buffer.length > 0)
+
       function send(): void {
-        if (underway !== undefined || buffer.length === 0) return
-        const chunks = buffer
-        buffer = []
+        if (underway !== undefined || fenced) return
+        batch ??= nextBatch()
+        if (batch === undefined) return
         sentAt = performance.now()
-        underway = append(chunks).finally(() => {
+        underway = append(batch).finally(() => {
           underway = undefined
-          if (buffer.length > 0) schedule(send)
+          if (isPending()) schedule(send)
         })
       }
 
-      async function append(chunks: UIMessageChunk[]): Promise<void> {
+      /** A batch ends where a step ends, so that a step can be taken back as a whole. */
+      function nextBatch(): NewBatch | undefined {
+        if (buffer.length === 0) return undefined
+        const end = buffer.findIndex((chunk) => chunk.type === 'finish-step')
+        const chunks = end === -1 ? buffer : buffer.slice(0, end + 1)
+        buffer = end === -1 ? [] : buffer.slice(end + 1)
+        number += 1
+        return { generation, attempt, number, chunks, endsStep: end !== -1, restartsStep: restartsStep && number === 1 }
+      }
+
+      async function append(sent: NewBatch): Promise<void> {
         if (!signals.isReachable()) return
         try {
-          const accepted = await liveStreams.append(jobId, { generation, attempt, chunks })
-          if (accepted) signals.publish(`live:${jobId}`, 'frames')
-          else {
+          const last = await liveStreams.append(jobId, { ...sent, afterSeq })
+          batch = undefined
+          if (last === false) {
             fenced = true
+            buffer = []
             onFenced()
+            return
           }
+          afterSeq = last
+          signals.publish(`live:${jobId}`, 'frames')
         } catch {
-          // Redis went away in between: these frames are lost, the record is not.
+          // Redis went away in between: the batch is sent again, and taken once.
         }
       }
 
@@ -75,11 +98,16 @@ export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): L
           if (performance.now() - sentAt >= BATCH_MS) send()
           else schedule(send)
         },
+        restartStep() {
+          restartsStep = true
+        },
         async flush() {
           const all = (async () => {
-            await underway
-            send()
-            await underway
+            while (isPending()) {
+              if (!signals.isReachable()) return
+              send()
+              await underway
+            }
           })()
           let limit: NodeJS.Timeout | undefined
           await Promise.race([all, new Promise((resolve) => (limit = setTimeout(resolve, FLUSH_LIMIT_MS)))])

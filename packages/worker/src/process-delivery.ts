@@ -8,7 +8,7 @@ import { newId } from '@offshoot/shared/ids'
 import { finishAgent } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
 import type { Runtime } from '@offshoot/shared/runtime'
-import type { LiveWriter, LiveWriters } from './live-writer.ts'
+import type { LiveWriters } from './live-writer.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
 import { createStopSwitch } from './run-stop.ts'
@@ -63,15 +63,14 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     claim,
     live,
     stopSwitch,
-    fresh: false,
+    entry: 'again',
     isDraining: () => dependencies.isDraining(),
     msLeft: () => Math.max(1, job.msLeft - (performance.now() - claimedAt)),
   }
   try {
-    announce(live, job)
     const granted = await persistently(dependencies, () => grantStillHolds(runtime, job))
-    for (let fresh = job.attempt === 1 && job.steps === 0; ; fresh = false) {
-      const outcome = granted ? await run({ ...attempt, fresh }) : withdrawnGrant(job)
+    for (let entry: Attempt['entry'] = job.attempt === 1 && job.steps === 0 ? 'fresh' : 'resumed'; ; entry = 'again') {
+      const outcome = granted ? await run({ ...attempt, entry }) : withdrawnGrant(job)
       await live.flush()
       const result = await writeSomehow(dependencies, attempt, outcome)
       if (result !== 'unread-inbox') return result
@@ -170,7 +169,7 @@ async function writeEnd(
     guard: claim,
     ending,
     ...(parts.length === 0 ? {} : { message: { parts } }),
-    keepWhileInboxUnread: kind === 'completed' && ending.reason !== 'step_limit',
+    keepWhileInboxUnread: kind === 'completed',
   })
   if (row === 'unread-inbox') return row
   if (row === null) return succeeded(LOST)
@@ -194,17 +193,6 @@ async function writeAbort({ runtime, job, claim }: Attempt, { ending, parts }: E
     ...(by === undefined ? {} : { actorId: by }),
   })
   return succeeded(row === null ? LOST : `aborted by ${by ?? 'Offshoot'}`)
-}
-
-/** The first frames of an attempt. A later one says so, so that viewers drop what the one before had not finished. */
-function announce(live: LiveWriter, job: ClaimedJob): void {
-  if (job.attempt === 1 && job.generation === 1) live.write({ type: 'start', messageId: job.id })
-  else
-    live.write({
-      type: 'data-attempt',
-      transient: true,
-      data: { generation: job.generation, attempt: job.attempt, fromStep: job.steps },
-    })
 }
 
 function withdrawnGrant(job: ClaimedJob): RunOutcome {

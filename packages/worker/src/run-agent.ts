@@ -25,8 +25,8 @@ export interface Attempt {
   claim: Claim
   live: LiveWriter
   stopSwitch: StopSwitch
-  /** Nothing of the job is stored yet. */
-  fresh: boolean
+  /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
+  entry: 'fresh' | 'resumed' | 'again'
   isDraining(): boolean
   /** Milliseconds until the job's deadline, by a monotonic timer. */
   msLeft(): number
@@ -48,6 +48,7 @@ export type RunOutcome =
 export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   const { runtime, job, claim, stopSwitch, live } = attempt
   const state = await loadState(attempt)
+  announce(attempt, state)
   let agent: ResolvedAgent
   try {
     agent = resolveAgent(runtime, job)
@@ -122,10 +123,20 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   }
 }
 
-async function loadState({ runtime: { database }, job, fresh }: Attempt): Promise<RunState> {
-  const [steps, toolCalls, inbox] = fresh
-    ? [[], [], []]
-    : await Promise.all([loadSteps(database, job.id), loadToolCalls(database, job.id), loadInbox(database, job.id)])
+/** The first frame of an attempt. A step that an earlier one had begun and not stored is made again: its frames go. */
+function announce({ live, job, entry }: Attempt, state: RunState): void {
+  if (entry === 'fresh') live.write({ type: 'start', messageId: job.id })
+  if (entry !== 'resumed') return
+  if (state.stepToPlayBack() === undefined) live.restartStep()
+  const data = { generation: job.generation, attempt: job.attempt, fromStep: state.nextIndex() }
+  live.write({ type: 'data-attempt', transient: true, data })
+}
+
+async function loadState({ runtime: { database }, job, entry }: Attempt): Promise<RunState> {
+  const [steps, toolCalls, inbox] =
+    entry === 'fresh'
+      ? [[], [], []]
+      : await Promise.all([loadSteps(database, job.id), loadToolCalls(database, job.id), loadInbox(database, job.id)])
   return createRunState({ steps, toolCalls, inbox, maxSteps: job.maxSteps, inboxMessage })
 }
 

@@ -1,6 +1,7 @@
 // The jobs that this process runs now, by job id, and the one heartbeat for all of them: it says that the worker is
 // alive, and learns which jobs somebody wants to end and which are not ours any more.
 import type { Runtime } from '@offshoot/shared/runtime'
+import type { Database } from '@offshoot/shared/db/database'
 import { heartbeat } from '@offshoot/shared/db/workers'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { RunStop, StopSwitch } from './run-stop.ts'
@@ -18,6 +19,8 @@ export interface RunningJobs {
 
 export interface RunningJobsOptions {
   runtime: Runtime
+  /** Of the heartbeat alone: it must not queue behind transactions that wait for a lock. */
+  heartbeatDatabase: Database
   workerId: () => string
   /** The worker's row is gone: it was declared lost. */
   onDeclaredLost: () => Promise<void>
@@ -25,10 +28,11 @@ export interface RunningJobsOptions {
 
 export async function watchRunningJobs({
   runtime,
+  heartbeatDatabase,
   workerId,
   onDeclaredLost,
 }: RunningJobsOptions): Promise<RunningJobs> {
-  const { config, database, logger, signals } = runtime
+  const { config, logger, signals } = runtime
   const running = new Map<string, { claim: Claim; stopSwitch: StopSwitch }>()
   const silenceLimitMs = config.WORKER_LOCK_MS - config.WORKER_HEARTBEAT_MS
   const strays = watchStrayClaims(runtime)
@@ -39,7 +43,7 @@ export async function watchRunningJobs({
 
   async function look(): Promise<void> {
     const before = new Map(running)
-    const held = await heartbeat(database, workerId())
+    const held = await heartbeat(heartbeatDatabase, workerId())
     lastGood = performance.now()
     if (held === null) {
       stopAll({ kind: 'claim-lost', because: 'the worker was declared lost' })

@@ -1,6 +1,7 @@
 // A worker process: its presence, its BullMQ workers (one a lane), its reconciler, and how it drains.
 import { hostname } from 'node:os'
 import { type Job, UnrecoverableError, Worker as BullWorker } from 'bullmq'
+import { openDatabase } from '@offshoot/shared/db/database'
 import { deleteWorker, holdPresenceLock, insertWorker, markDraining, type WorkerRow } from '@offshoot/shared/db/workers'
 import { newId } from '@offshoot/shared/ids'
 import { startReconciler } from '@offshoot/shared/operations/reconcile'
@@ -31,8 +32,14 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
   let draining = false
   const shutdown = new AbortController()
 
+  const heartbeatDatabase = openDatabase({
+    databaseUrl: config.DATABASE_URL,
+    poolSize: 1,
+    applicationName: 'offshoot-heartbeat',
+  })
   const runningJobs = await watchRunningJobs({
     runtime,
+    heartbeatDatabase,
     workerId: () => row.id,
     async onDeclaredLost() {
       logger.warn({ workerId: row.id }, 'this worker was declared lost; it starts again under a new id')
@@ -98,6 +105,7 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
       }
       await reconciler.stop()
       await runningJobs.close()
+      await heartbeatDatabase.$disconnect()
       await lock.close()
       // With jobs left the row stays, so that the reconciler finds them as those of a lost worker.
       if (runningJobs.count() === 0) await deleteWorker(database, row.id).catch(() => undefined)

@@ -164,7 +164,7 @@ test('STATE-7: frames of an attempt that is over reach no viewer', async () => {
   raw.answer('wait again: child', says('here'))
   const job = await runRoot(stage, 'bot', 'wait again')
   const before = await framesOf(job.id)
-  const stale = { generation: 1, attempt: 1, chunks: [{ type: 'start-step' as const }] }
+  const stale = { generation: 1, attempt: 1, number: 99, chunks: [{ type: 'start-step' as const }] }
   expect(await stage.runtime.liveStreams.append(job.id, stale)).toBe(false)
   expect(await framesOf(job.id)).toEqual(before)
 })

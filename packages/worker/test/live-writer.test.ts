@@ -118,7 +118,47 @@ test('UX-5: what is written while a batch is on its way is kept up to a limit', 
   expect(written).toBe(2_001)
 })
 
-test('with Redis away frames are dropped at once, and nothing throws', async () => {
+test('a batch that is sent again, since its answer was lost, is appended once; numbers go on after Redis was emptied', async () => {
+  const jobId = newId()
+  const { liveStreams } = stage.runtime
+  const batch = { generation: 1, attempt: 1, number: 1, chunks: [delta('a'), delta('b')] }
+  expect(await liveStreams.append(jobId, batch)).toBe(2)
+  expect(await liveStreams.append(jobId, batch)).toBe(2)
+  expect((await batchesOf(jobId)).flatMap(({ chunks }) => chunks)).toHaveLength(2)
+  await redisCommand(redis.url, 'FLUSHALL')
+  expect(await liveStreams.append(jobId, { ...batch, number: 2, afterSeq: 2 })).toBe(4)
+})
+
+test('an attempt that makes a step again takes back what the one before had said of it, and nothing else', async () => {
+  const jobId = newId()
+  const first = open(jobId)
+  const step: UIMessageChunk[] = [{ type: 'start-step' }, delta('whole'), { type: 'finish-step' }]
+  for (const chunk of [...step, { type: 'start-step' } as const, delta('cut')]) first.write(chunk)
+  await first.flush()
+  const second = open(jobId, 2)
+  second.restartStep()
+  second.write({ type: 'start-step' })
+  await second.flush()
+  const chunks = (await batchesOf(jobId)).flatMap((batch) => batch.chunks)
+  expect(chunks).toEqual([...step, { type: 'start-step' }])
+})
+
+test('what was written while the connection was cut comes once it is back, whole and once', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  live.write(delta('0 '))
+  await live.flush()
+  await redisCommand(redis.url, 'CLIENT', 'KILL', 'TYPE', 'normal')
+  for (let at = 1; at <= 20; at += 1) live.write(delta(`${at} `))
+  const text = await waitUntil(async () => {
+    const chunks = (await batchesOf(jobId)).flatMap((batch) => batch.chunks)
+    const said = chunks.map((chunk) => (chunk.type === 'text-delta' ? chunk.delta : '')).join('')
+    return said.endsWith('20 ') && said
+  })
+  expect(text).toBe(Array.from({ length: 21 }, (_, at) => `${at} `).join(''))
+})
+
+test('with Redis away a flush does not wait, and nothing throws', async () => {
   await redis.stop()
   await waitUntil(() => !stage.runtime.signals.isReachable())
   const live = open(newId())

@@ -129,21 +129,28 @@ describe('what ends in the middle', () => {
     expect(await waitUntil(() => raw.requests('say no more')[0]?.closedByPeerAt, { within: 2_000 })).toBeDefined()
   })
 
-  test('STATE-23: a tool call that was cut at the output limit is closed and not run', async () => {
-    raw.answer('cut call', (reply) => {
-      reply.text('I will ')
-      reply.call('spawnAgent', { bot: { botGroup: 'forge', botHandle: 'bot' }, message: 'x' }, 'call_1')
-      reply.finish({ incomplete: 'max_output_tokens' })
-    })
-    const job = await runRoot(stage, 'bot', 'cut call')
-    expect(job).toMatchObject({ state: 'failed', reason: 'output_limit', result: 'I will ', partial: true })
-    expect(await stage.runtime.database.agentJob.count({ where: { parentJobId: job.id } })).toBe(0)
-    expect((await answerOf(stage, job.id)).at(-1)).toMatchObject({
-      type: 'tool-spawnAgent',
-      state: 'output-error',
-      errorText: 'The call was not run: the model reached its output limit while writing it.',
-    })
-  })
+  test.each([
+    ['max_output_tokens', 'output_limit', 'The call was not run: the model reached its output limit while writing it.'],
+    ['content_filter', 'content_filter', 'The call was not run: the provider filtered the output.'],
+  ] as const)(
+    'STATE-23: a spawn in a step that was cut by %s is closed and not run',
+    async (incomplete, reason, errorText) => {
+      const message = `cut by ${incomplete}`
+      raw.answer(message, (reply) => {
+        reply.text('I will ')
+        reply.call('spawnAgent', { bot: { botGroup: 'forge', botHandle: 'bot' }, message: 'x' }, 'call_1')
+        reply.finish({ incomplete })
+      })
+      const job = await runRoot(stage, 'bot', message)
+      expect(job).toMatchObject({ state: 'failed', reason, result: 'I will ', partial: true })
+      expect(await stage.runtime.database.agentJob.count({ where: { parentJobId: job.id } })).toBe(0)
+      expect((await answerOf(stage, job.id)).at(-1)).toMatchObject({
+        type: 'tool-spawnAgent',
+        state: 'output-error',
+        errorText,
+      })
+    },
+  )
 })
 
 describe('what comes to nothing', () => {

@@ -29,6 +29,8 @@ export async function openSystemStage(environment: Record<string, string> = {}):
       OFFSHOOT_CONFIG: path.join(import.meta.dirname, 'crash-tools.offshoot.ts'),
       NOTES_FILE: notesFile,
       WORKER_CONCURRENCY: '1',
+      // Real processes share the cores with other test files: a slow one is not a lost one.
+      WORKER_LOCK_MS: '3000',
       ...environment,
     },
   })

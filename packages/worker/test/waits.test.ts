@@ -78,17 +78,13 @@ test('a parent that waits has no claim, and is woken once, by the last of its ch
 })
 
 test('LOSS-6: every kind of end of a child wakes its parent with the true status', async () => {
-  mock.answer('mixed fates', [{ calls: spawns('fine', 'refused by its model', 'too slow') }, 'I know all three'])
+  const slow = { id: 'slow', name: 'spawnAgent', arguments: spawnOf('bot', 'too slow', { timeoutSeconds: 1 }) }
+  mock.answer('mixed fates', [{ calls: [...spawns('fine', 'refused by its model'), slow] }, 'I know all three'])
   mock.answer('fine', ['f'])
   mock.answer('refused by its model', [{ status: 400 }])
   mock.answer('too slow', [{ text: 'late', pace: { ttft: 30_000, tps: 100 } }])
-  const { id } = await spawnRoot(stage, 'bot', 'mixed fates')
-  const slow = await waitUntil(async () => (await childrenOf(stage, id))[2])
-  await stage.runtime.database.agentJob.update({
-    where: { id: slow.id },
-    data: { deadlineAt: new Date(Date.now() + 1_000) },
-  })
-  expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'I know all three' })
+  const { id } = await runRoot(stage, 'bot', 'mixed fates')
+  expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'I know all three', attempt: 2 })
   expect((await childrenOf(stage, id)).map(({ state, reason }) => [state, reason])).toEqual([
     ['completed', 'completed'],
     ['failed', 'model_refused'],

@@ -42,7 +42,9 @@ export async function answerSpawnCalls(
   job: SpawningJob,
   calls: readonly SpawnCall[],
 ): Promise<AnsweredCalls> {
-  const prepared = await Promise.all(calls.map((call) => prepareCall(runtime, job, call)))
+  // One after the other: the children's ids then sort as the model wrote the calls.
+  const prepared: PreparedCall[] = []
+  for (const call of calls) prepared.push(await prepareCall(runtime, job, call))
   return transact(runtime, async (tx) => {
     await lockTree(tx, job.rootJobId)
     if (!(await holdsUnaborted(tx, job.claim))) return { kind: 'stopped' }

@@ -27,6 +27,8 @@ const EVENT_LIMIT_MS = 10_000
 /** Done marks are written together, this long after the first of them. */
 const DONE_BATCH_MS = 50
 const DUE_BATCH = 200
+/** The number of a generation's end among the batches of its last attempt: behind all others. */
+const LAST_BATCH = 1_000_000_000
 /** 1 s, 2 s, 4 s … up to 5 minutes; after this many attempts, about half a day, an entry is a dead letter. */
 const MAX_ATTEMPTS = 150
 const MAX_BACK_OFF_MS = 300_000
@@ -139,7 +141,13 @@ async function tellOne(
     case 'ended': {
       const { generation, attempt, state, error, reason } = endedPayloadSchema.parse(entry.payload)
       signals.publish(`job:${entry.jobId}`, 'ended')
-      await liveStreams.append(entry.jobId, { generation, attempt, end: true, chunks: endChunks(state, error, reason) })
+      await liveStreams.append(entry.jobId, {
+        generation,
+        attempt,
+        number: LAST_BATCH,
+        end: true,
+        chunks: endChunks(state, error, reason),
+      })
       signals.publish(`live:${entry.jobId}`, 'frames')
       return
     }

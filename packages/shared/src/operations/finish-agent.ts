@@ -26,8 +26,8 @@ export interface FinalMessage {
 }
 
 /**
- * Ends a job as one transaction of its own. With `keepWhileInboxUnread` a job whose inbox has unread items does not end:
- * they deserve one more step.
+ * Ends a job as one transaction of its own. With `keepWhileInboxUnread` a job whose inbox has unread items, and which has
+ * steps left, does not end: they deserve one more step.
  * @returns the ended row, or null when somebody else had ended it or taken it over: then nothing was written
  */
 export async function finishAgent(
@@ -48,8 +48,7 @@ export async function finishAgent(
   return transact(runtime, async (tx) => {
     await lockTree(tx, job.rootJobId)
     if (options.keepWhileInboxUnread === true) {
-      const unread = await tx.db.inboxItem.count({ where: { jobId: job.id, consumedAtStep: null } })
-      if (unread > 0) return 'unread-inbox'
+      if (await hasUnreadInboxAndSteps(tx, job.id)) return 'unread-inbox'
     }
     const ended = await finishInTransaction(tx, job.id, options)
     if (ended !== null || options.guard === 'unclaimed') return ended
@@ -57,6 +56,13 @@ export async function finishAgent(
     const row = await tx.db.agentJob.findUnique({ where: { id: job.id } })
     return row?.state === options.ending.state && row.claimToken === options.guard.token ? row : null
   })
+}
+
+async function hasUnreadInboxAndSteps(tx: Tx, jobId: string): Promise<boolean> {
+  const unread = await tx.db.inboxItem.count({ where: { jobId, consumedAtStep: null } })
+  if (unread === 0) return false
+  const job = await tx.db.agentJob.findUnique({ where: { id: jobId }, select: { steps: true, maxSteps: true } })
+  return job !== null && job.steps < job.maxSteps
 }
 
 export interface FinishOptions {

@@ -1,6 +1,6 @@
 // Live streams: what viewers follow. One capped Redis stream a job, under a hash tag of its own, so that streams spread
 // over a cluster. An entry is one batch of frames. Appending is one script that refuses a batch of an attempt older than
-// the newest it has seen, and numbers the frames.
+// the newest it has seen, appends a batch once however often it is sent, and numbers the frames.
 import type { UIMessageChunk } from 'ai'
 import type { Config } from '../config.ts'
 import type { LiveBatch } from '../contracts/live-frame.ts'
@@ -14,36 +14,56 @@ const EXPIRE_SECONDS = 3_600
 const READ_COUNT = 500
 
 /**
- * KEYS: stream, fence. ARGV: generation, attempt, number of frames, frames as JSON, "1" for the last batch.
- * Answers the first frame's number, or -1 when a newer attempt has written. The fence is a hash of the newest
- * generation and attempt and the number of the last frame.
+ * KEYS: stream, fence. ARGV: generation, attempt, batch number of the attempt, number of frames, frames as JSON, the
+ * highest number that the writer knows of, and three flags ("1" or "0"): last batch, ends a step, begins a step anew.
+ * Answers the number of the last frame, or -1 when a newer attempt has written. The fence is a hash of the newest
+ * generation, attempt and batch number, the number of the last frame, and that of the last frame that ended a step.
  */
 const APPEND_SCRIPT = `
-local fence = redis.call('HMGET', KEYS[2], 'generation', 'attempt', 'seq')
+local fence = redis.call('HMGET', KEYS[2], 'generation', 'attempt', 'batch', 'seq', 'stepSeq')
 local generation, attempt = tonumber(fence[1] or '0'), tonumber(fence[2] or '0')
 local ours, oursAttempt = tonumber(ARGV[1]), tonumber(ARGV[2])
 if ours < generation or (ours == generation and oursAttempt < attempt) then return -1 end
-local first = tonumber(fence[3] or '0') + 1
-local count = tonumber(ARGV[3])
-redis.call('HSET', KEYS[2], 'generation', ARGV[1], 'attempt', ARGV[2], 'seq', first + count - 1)
-if count > 0 then
-  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ${MAX_BATCHES}, first .. '-0', 'g', ARGV[1], 'a', ARGV[2], 'f', ARGV[4], 'e', ARGV[5])
+local seq = math.max(tonumber(fence[4] or '0'), tonumber(ARGV[6]))
+local same = ours == generation and oursAttempt == attempt
+if same and tonumber(fence[3] or '0') >= tonumber(ARGV[3]) then return seq end
+if ARGV[9] == '1' then
+  local cut = redis.call('XRANGE', KEYS[1], '(' .. (fence[5] or '0') .. '-0', '+')
+  for _, entry in ipairs(cut) do redis.call('XDEL', KEYS[1], entry[1]) end
+end
+local last = seq + tonumber(ARGV[4])
+redis.call('HSET', KEYS[2], 'generation', ARGV[1], 'attempt', ARGV[2], 'batch', ARGV[3], 'seq', last)
+if ARGV[8] == '1' then redis.call('HSET', KEYS[2], 'stepSeq', last) end
+if last > seq then
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ${MAX_BATCHES}, (seq + 1) .. '-0', 'g', ARGV[1], 'a', ARGV[2], 'f', ARGV[5], 'e', ARGV[7])
   redis.call('EXPIRE', KEYS[1], ${EXPIRE_SECONDS})
 end
 redis.call('EXPIRE', KEYS[2], ${EXPIRE_SECONDS})
-return first
+return last
 `
+
+export interface NewBatch {
+  generation: number
+  attempt: number
+  /** 1, 2, … of the attempt: a batch that is sent again, since its answer was lost, is appended once. */
+  number: number
+  chunks: UIMessageChunk[]
+  /** The number of the last frame that the writer knows of, so that numbers go on after Redis was emptied. */
+  afterSeq?: number
+  /** The last batch of the generation. */
+  end?: boolean
+  /** The batch ends with a step's last frame. */
+  endsStep?: boolean
+  /** The attempt makes its first step again: what an older one had said of it goes. */
+  restartsStep?: boolean
+}
 
 export interface LiveStreams {
   /**
    * Appends a batch; with no chunks it only announces the attempt, so that older ones are refused from then on.
-   * @returns false when a newer attempt has written: nothing was appended
+   * @returns the number of its last frame, or false when a newer attempt has written: nothing was appended
    */
-  append(
-    jobId: string,
-    batch: { generation: number; attempt: number; chunks: UIMessageChunk[]; end?: boolean },
-  ): Promise<boolean>
-  // Both reads throw when Redis does not answer within a second.
+  append(jobId: string, batch: NewBatch): Promise<number | false>
   /** The batches with a frame after number `afterSeq`, oldest first; at most `atMost`, 500 by default. */
   read(jobId: string, afterSeq: number, atMost?: number): Promise<LiveBatch[]>
   /** The newest batches, oldest first; at most 500. */
@@ -64,18 +84,13 @@ export function openLiveStreams(config: Config, logger: Logger): LiveStreams {
   const streamKey = (jobId: string) => `${base}:live:{${jobId}}`
 
   return {
-    async append(jobId, { generation, attempt, chunks, end }) {
+    async append(jobId, batch) {
+      const { generation, attempt, number, chunks, afterSeq = 0 } = batch
+      const flags = [batch.end, batch.endsStep, batch.restartsStep].map((flag) => (flag === true ? '1' : '0'))
       const key = streamKey(jobId)
-      const first = await scripts.offshootAppendLive(
-        key,
-        `${key}:fence`,
-        generation,
-        attempt,
-        chunks.length,
-        JSON.stringify(chunks),
-        end ? '1' : '0',
-      )
-      return first !== -1
+      const values = [generation, attempt, number, chunks.length, JSON.stringify(chunks), afterSeq, ...flags]
+      const last = await scripts.offshootAppendLive(key, `${key}:fence`, ...values)
+      return last === -1 ? false : last
     },
     async read(jobId, afterSeq, atMost = READ_COUNT) {
       // An entry's id is its first frame's number, so the entry that holds `afterSeq + 1` may begin before it.
