@@ -1,4 +1,4 @@
-/** Waits for a condition, never for a duration. `describe` says what stands when the time is over. */
+/** Waits for a condition, never for a duration. `what` names it when the time is over. */
 export async function waitUntil<T>(
   look: () => Promise<T | undefined | false | null> | T | undefined | false | null,
   options: { within?: number; what?: string } = {},

@@ -64,6 +64,12 @@ interface Case {
 }
 
 const CASES: Case[] = [
+  ...[
+    { input: { budget: { maxTotalTokens: 5_000 } }, words: 'budget is not available yet. Leave it out.' },
+    { input: { layers: ['notes'] }, words: 'layers is not available yet.' },
+    { input: { steers: 'forward' as const }, words: 'steers: "forward" is not available yet.' },
+    { input: { wakeIdleParent: true }, words: 'wakeIdleParent is not available yet.' },
+  ].map((each) => ({ what: each.words, reason: 'invalid_request' as const, ...each })),
   {
     what: 'a spawn from depth 3',
     input: {},

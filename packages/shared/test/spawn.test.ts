@@ -57,7 +57,6 @@ test('the rows of a spawn: job, tree, convo, first message, event and outbox ent
     timeoutSeconds: 120,
     tags: { ticket: '42' },
     completionEvent: { name: 'poem/written', data: { for: 'bob' } },
-    budget: { maxTotalTokens: 5_000, maxCostUsd: 0.25 },
     onParentEnd: 'continue',
   })
   const origin = hostOrigin('alice', { parentConvoId: 'host-convo', spaceId: 'space-1', depth: 1 })
@@ -87,8 +86,6 @@ test('the rows of a spawn: job, tree, convo, first message, event and outbox ent
     lane: 'default',
     timeoutMs: 120_000,
     onParentEnd: 'continue',
-    maxTotalTokens: 5_000n,
-    maxCostMicroUsd: 250_000n,
     completionEventName: 'poem/written',
     completionEventData: { for: 'bob' },
     completionEventFired: false,
@@ -103,8 +100,6 @@ test('the rows of a spawn: job, tree, convo, first message, event and outbox ent
   expect(job.deadlineAt.getTime() - job.createdAt.getTime()).toBeLessThan(125_000)
   expect(await database.agentTree.findUnique({ where: { rootJobId: jobId } })).toMatchObject({
     jobs: 1,
-    maxTotalTokens: 5_000n,
-    maxCostMicroUsd: 250_000n,
   })
   expect(await database.convo.findUnique({ where: { id: job.convoId } })).toMatchObject({
     botId: job.botId,

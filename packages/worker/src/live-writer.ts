@@ -6,7 +6,7 @@ import type { LiveStreams, NewBatch } from '@offshoot/shared/queue/live-streams'
 import type { Signals } from '@offshoot/shared/queue/signals'
 
 /** How long frames are collected before they go out together. */
-export const BATCH_MS = 40
+const BATCH_MS = 40
 /** What a flush waits for at the most; a Redis that is away never answers. */
 const FLUSH_LIMIT_MS = 500
 /** Frames kept for one job while a batch is on its way; what comes beyond that is dropped. */

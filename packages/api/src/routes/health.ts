@@ -6,7 +6,7 @@ import { Router } from 'express'
 import type { Health } from '../contracts.ts'
 import { lanesOf } from '../lanes.ts'
 import { problem } from '../problem.ts'
-import { withLimit } from '../with-limit.ts'
+import { withLimit } from '@offshoot/shared/with-limit'
 
 /** A service that does not answer within this time counts as away. */
 const ANSWER_LIMIT_MS = 2_000

@@ -1,5 +1,5 @@
 // The states of an agent job, and the one table of how they may change. `TRANSITIONS` is data: everything else here
-// derives from it, and every statement that writes a state names `sourcesOf(...)` in its `where`.
+// derives from it. The statements that write a state stand in db/agent-jobs.ts, each with its guard in the `where`.
 import { z } from 'zod'
 
 export const JOB_STATES = ['pending', 'running', 'completed', 'failed', 'aborted'] as const

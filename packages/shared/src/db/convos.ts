@@ -4,7 +4,7 @@ import { newId } from '../ids.ts'
 import { type Queryable, sql } from './database.ts'
 import { decodeStored, encodeStored } from './stored-value.ts'
 
-/** A turn's history is the newest messages up to this number, cut at a user message (DESIGN: Models). */
+/** A turn's history is the newest messages up to this number, cut at a user message. */
 export const HISTORY_LIMIT = 200
 
 export interface NewMessage {
@@ -59,7 +59,7 @@ export async function loadMessages(db: Queryable, where: Prisma.AiMessageWhereIn
   return rows.map(toUiMessage)
 }
 
-/** The messages of a convo from `fromSeq` to `toSeq` (both included) and those that a job wrote. */
+/** A job's messages: the one that it answers, what was said to it while it ran, and its answer. */
 export async function loadJobMessages(
   db: Queryable,
   job: { id: string; convoId: string; inputSeq: number },

@@ -1,5 +1,5 @@
 // The connection to Postgres. Every session bounds how long it waits for a lock and how long it may sit in an open
-// transaction, so that a frozen process cannot hold others up (DESIGN: Reconciler).
+// transaction, so that a frozen process cannot hold others up (docs/decisions/0006).
 import { PrismaPg } from '@prisma/adapter-pg'
 import { Pool } from 'pg'
 import { Prisma, PrismaClient } from './generated/client.ts'

@@ -14,7 +14,6 @@ export type EventKind =
   | 'abort-requested'
   | 'steered'
   | 'ended'
-  | 'late-result'
   | 'refused'
 
 export interface NewEvent {

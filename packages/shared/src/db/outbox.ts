@@ -1,15 +1,14 @@
 // What must still be told to others. A row is written in the transaction it follows from, and marked done by whoever
 // told it; the reconciler tells again what nobody told in time.
+import type { OutboxMessage } from '../contracts/outbox.ts'
 import type { OutboxKind } from './generated/client.ts'
 import { Prisma } from './generated/client.ts'
 import { type Database, type Queryable, sql } from './database.ts'
 
-export interface NewOutboxEntry {
+export type NewOutboxEntry = OutboxMessage & {
   jobId: string
-  kind: OutboxKind
   /** Deterministic: telling the same thing twice is one row. */
   key: string
-  payload: Prisma.InputJsonObject
 }
 
 export interface OutboxEntry {
@@ -23,6 +22,8 @@ export interface OutboxEntry {
 
 /** The writer has this long to tell it before the reconciler does. */
 const WRITER_HAS_MS = 2_000
+/** Whoever takes a due entry has this long before another one may: longer than any telling may last. */
+const TAKER_HAS_MS = 30_000
 
 export async function insertOutbox(db: Queryable, entries: readonly NewOutboxEntry[]): Promise<OutboxEntry[]> {
   if (entries.length === 0) return []
@@ -39,7 +40,7 @@ export async function insertOutbox(db: Queryable, entries: readonly NewOutboxEnt
 /** Takes entries that are due, so that no other process tells them in the next moments. */
 export async function takeDueOutbox(database: Database, limit: number): Promise<OutboxEntry[]> {
   return database.$queryRaw<OutboxEntry[]>(sql`
-    update "offshoot"."Outbox" set "nextAttemptAt" = clock_timestamp() + interval '10 seconds'
+    update "offshoot"."Outbox" set "nextAttemptAt" = clock_timestamp() + make_interval(secs => ${TAKER_HAS_MS / 1000})
     where "id" in (
       select "id" from "offshoot"."Outbox"
       where "doneAt" is null and "deadAt" is null and "nextAttemptAt" <= clock_timestamp()

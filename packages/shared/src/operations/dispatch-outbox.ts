@@ -1,7 +1,7 @@
 // Tells others what the outbox holds: at once for the process that wrote it, again by the reconciler for what nobody
 // told in time. Everything told here is harmless when told twice.
-import { z } from 'zod'
-import { deliveryDataSchema } from '../contracts/delivery.ts'
+import type { TerminalState } from '../contracts/job-state.ts'
+import { outboxMessageSchema } from '../contracts/outbox.ts'
 import type { Config } from '../config.ts'
 import type { Database } from '../db/database.ts'
 import { markOutboxDone, markOutboxFailed, type OutboxEntry, takeDueOutbox } from '../db/outbox.ts'
@@ -32,26 +32,6 @@ const LAST_BATCH = 1_000_000_000
 /** 1 s, 2 s, 4 s … up to 5 minutes; after this many attempts, about half a day, an entry is a dead letter. */
 const MAX_ATTEMPTS = 150
 const MAX_BACK_OFF_MS = 300_000
-
-export const deliveryPayloadSchema = z.object({
-  lane: z.string(),
-  name: z.string(),
-  priority: z.number(),
-  data: deliveryDataSchema,
-})
-export const removalPayloadSchema = z.object({ lane: z.string(), deliverySeq: z.number() })
-export const endedPayloadSchema = z.object({
-  generation: z.number(),
-  attempt: z.number(),
-  state: z.enum(['completed', 'failed', 'aborted']),
-  reason: z.string(),
-  error: z.string().nullable(),
-})
-export const completionEventPayloadSchema = z.object({
-  id: z.string(),
-  name: z.string(),
-  data: z.record(z.string(), z.unknown()),
-})
 
 /** Trying again cannot help: the entry becomes a dead letter at once. */
 export class UndeliverableError extends Error {
@@ -131,33 +111,29 @@ async function tellOne(
   completionEvents: ReturnType<typeof openCompletionEvents>,
   entry: OutboxEntry,
 ): Promise<void> {
-  switch (entry.kind) {
+  const parsed = outboxMessageSchema.safeParse({ kind: entry.kind, payload: entry.payload })
+  if (!parsed.success) throw new UndeliverableError(`the entry has another shape: ${parsed.error.message}`)
+  const message = parsed.data
+  switch (message.kind) {
     case 'delivery':
-      return deliveries.add(deliveryPayloadSchema.parse(entry.payload))
-    case 'removal': {
-      const { lane, deliverySeq } = removalPayloadSchema.parse(entry.payload)
-      return deliveries.remove(lane, entry.jobId, deliverySeq)
-    }
+      return deliveries.add(message.payload)
+    case 'removal':
+      return deliveries.remove(message.payload.lane, entry.jobId, message.payload.deliverySeq)
     case 'ended': {
-      const { generation, attempt, state, error, reason } = endedPayloadSchema.parse(entry.payload)
+      const { generation, attempt, state, error, reason } = message.payload
       signals.publish(`job:${entry.jobId}`, 'ended')
-      await liveStreams.append(entry.jobId, {
-        generation,
-        attempt,
-        number: LAST_BATCH,
-        end: true,
-        chunks: endChunks(state, error, reason),
-      })
+      const chunks = endChunks(state, error, reason)
+      await liveStreams.append(entry.jobId, { generation, attempt, number: LAST_BATCH, end: true, chunks })
       signals.publish(`live:${entry.jobId}`, 'frames')
       return
     }
     case 'completionEvent':
-      return completionEvents.send(entry.jobId, completionEventPayloadSchema.parse(entry.payload))
+      return completionEvents.send(entry.jobId, message.payload)
   }
 }
 
 /** How a live stream ends: the AI SDK's own last chunks. */
-export function endChunks(state: 'completed' | 'failed' | 'aborted', error: string | null, reason: string) {
+export function endChunks(state: TerminalState, error: string | null, reason: string) {
   switch (state) {
     case 'completed':
       return [{ type: 'finish' as const, finishReason: 'stop' as const }]

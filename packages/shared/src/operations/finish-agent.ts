@@ -4,7 +4,7 @@ import type { UIMessage } from 'ai'
 import { agentMessageParts, lastStepText } from '../agent-message.ts'
 import { jobUsage } from '../agent-views.ts'
 import { headOf } from '../contracts/text.ts'
-import { REASONS, type Reason } from '../contracts/reason.ts'
+import { type Reason, REASONS, reasonSchema } from '../contracts/reason.ts'
 import {
   type AgentJob,
   endJob,
@@ -13,6 +13,7 @@ import {
   findLiveDescendants,
   storeAbortWish,
 } from '../db/agent-jobs.ts'
+import type { Queryable } from '../db/database.ts'
 import { appendMessage } from '../db/convos.ts'
 import { loadSteps, loadToolCalls } from '../db/journal.ts'
 import type { InboxItem } from '../db/generated/client.ts'
@@ -122,6 +123,12 @@ export interface AbortWish {
   text: string | null
 }
 
+/** The wish that stands in a job's row. */
+export function wishOf(job: Pick<AgentJob, 'abortRequestedBy' | 'abortReason' | 'abortText'>): AbortWish {
+  const reason = reasonSchema.catch('aborted_by_user').parse(job.abortReason)
+  return { by: job.abortRequestedBy, reason, text: job.abortText }
+}
+
 /** Stores the wish on those of the jobs that are live and have none, and nudges the workers that hold them. */
 export async function storeWish(tx: Tx, jobs: readonly AgentJob[], wish: AbortWish): Promise<AgentJob[]> {
   const wished = await storeAbortWish(
@@ -147,25 +154,20 @@ export async function endUnheld(tx: Tx, jobs: readonly AgentJob[], wish: AbortWi
   for (const job of free)
     await finishInTransaction(tx, job.id, {
       guard: 'unclaimed',
-      ending: await abortedEnding(tx, job, wish),
+      ending: await unheldEnding(tx.db, job, wish),
       ...(wish.by === null ? {} : { actorId: wish.by }),
     })
 }
 
 /** The ending of a job that no worker holds: what its finished steps had said is kept as partial. */
-export async function abortedEnding(
-  tx: Tx,
+export async function unheldEnding(
+  db: Queryable,
   job: Pick<AgentJob, 'id' | 'steps'>,
-  wish: Omit<AbortWish, 'by'>,
+  { reason, text }: Omit<AbortWish, 'by'>,
 ): Promise<Ending> {
-  const steps = job.steps === 0 ? [] : await loadSteps(tx.db, job.id)
-  return {
-    state: 'aborted',
-    reason: wish.reason,
-    result: lastStepText(steps),
-    error: wish.text ?? REASONS[wish.reason].sentence,
-    partial: job.steps > 0,
-  }
+  const steps = job.steps === 0 ? [] : await loadSteps(db, job.id)
+  const { state, sentence } = REASONS[reason]
+  return { state, reason, result: lastStepText(steps), error: text ?? sentence, partial: job.steps > 0 }
 }
 
 async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | undefined): Promise<void> {

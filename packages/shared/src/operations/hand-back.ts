@@ -1,9 +1,8 @@
 // A running job goes back to the queue with its journal: handed back by its worker, or taken from a lost one.
-import { reasonSchema } from '../contracts/reason.ts'
 import { type AgentJob, makePending } from '../db/agent-jobs.ts'
 import type { EventKind } from '../db/events.ts'
 import { tellDelivery } from './deliver.ts'
-import { abortedEnding, finishInTransaction } from './finish-agent.ts'
+import { endUnheld, wishOf } from './finish-agent.ts'
 import { lockTree, transact, type TransactRuntime } from './transact.ts'
 
 /**
@@ -26,14 +25,7 @@ export async function handBack(
       data: { attempt: pending.attempt, ...('lostWorkerId' in from ? { workerId: from.lostWorkerId } : {}) },
     })
     if (pending.abortRequestedAt === null) tellDelivery(tx, pending, 'wake')
-    else {
-      const reason = reasonSchema.catch('aborted_by_user').parse(pending.abortReason)
-      await finishInTransaction(tx, job.id, {
-        guard: 'unclaimed',
-        ending: await abortedEnding(tx, pending, { reason, text: pending.abortText }),
-        ...(pending.abortRequestedBy === null ? {} : { actorId: pending.abortRequestedBy }),
-      })
-    }
+    else await endUnheld(tx, [pending], wishOf(pending))
     return true
   })
 }

@@ -1,6 +1,6 @@
 import { toJobView } from '../agent-views.ts'
 import type { AgentJobPage, AgentTreeView, ListInput } from '../contracts/agent-job.ts'
-import { addUsage, type Usage } from '../contracts/usage.ts'
+import { addUsage, UNKNOWN_USAGE, type Usage } from '../contracts/usage.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import type { Prisma } from '../db/generated/client.ts'
 import { storable } from '../db/stored-value.ts'
@@ -61,9 +61,7 @@ export async function readTree(
 
 function totalsOf(job: AgentJob, jobs: readonly AgentJob[]): AgentTreeView['jobs'][number]['subtree'] {
   const subtree = jobs.filter((each) => each.id === job.id || each.ancestorIds.includes(job.id)).map(toJobView)
-  const usage = subtree
-    .map((each) => each.usage)
-    .reduce<Usage>(addUsage, { inputTokens: null, outputTokens: null, reasoningTokens: null, totalTokens: null })
+  const usage = subtree.map((each) => each.usage).reduce<Usage>(addUsage, UNKNOWN_USAGE)
   const costs = subtree.map((each) => each.costUsd).filter((cost) => cost !== null)
   return {
     jobs: subtree.length,

@@ -142,12 +142,22 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
       'notifyParent is only valid in async mode. A sync spawn brings its outcome as the result of the call.',
     )
   }
+  const missing = unavailableOption(input)
+  if (missing !== undefined) return refuse('invalid_request', `${missing} is not available yet. Leave it out.`)
   if (input.runner === 'inline')
     return refuse(
       'invalid_request',
       'The runner "inline" is not available here. Leave runner out, or set it to "queue".',
     )
   return undefined
+}
+
+/** Options of the contract that nothing obeys yet: better refused than ignored. */
+function unavailableOption(input: ProgramSpawnInput): string | undefined {
+  if (input.budget !== undefined) return 'budget'
+  if (input.layers !== undefined && input.layers.length > 0) return 'layers'
+  if (input.steers === 'forward') return 'steers: "forward"'
+  return input.wakeIdleParent === true ? 'wakeIdleParent' : undefined
 }
 
 /** Which right lets the asking user run a job as `ownerId`; undefined: none. Admin rights do not pass through delegation. */

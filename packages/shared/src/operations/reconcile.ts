@@ -1,18 +1,16 @@
 // The reconciler repairs what no signal repaired. It runs in every API and worker process, one of them active at a time
 // by a lease, so that limits hold with no worker at all. Each round asks Postgres for what is overdue; every repair is
 // one of the ordinary, guarded operations, so that two reconcilers at once would do no harm.
-import { REASONS, type Reason } from '../contracts/reason.ts'
-import { lastStepText } from '../agent-message.ts'
+import type { Reason } from '../contracts/reason.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import { type Database, type Sql, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
-import { loadSteps } from '../db/journal.ts'
 import { dropLease, takeLease } from '../db/leases.ts'
 import { deleteWorker, lookAtWorkers, type WorkerSight } from '../db/workers.ts'
 import type { Runtime } from '../runtime.ts'
 import { createWaker } from '../waker.ts'
 import { tellDelivery } from './deliver.ts'
-import { finishInTransaction } from './finish-agent.ts'
+import { finishInTransaction, unheldEnding } from './finish-agent.ts'
 import { handBack } from './hand-back.ts'
 import { lockTree, transact, type Tx } from './transact.ts'
 import { wakeAgent } from './wake-agent.ts'
@@ -131,11 +129,9 @@ async function endUnheldJobs(runtime: Runtime): Promise<void> {
         when "deadlineAt" <= clock_timestamp() then 'timeout_total' else 'timeout_queue' end as "due"
       from "offshoot"."AgentJob" where "id" = ${id} and ${due}`)
     if (job === undefined) return
-    const { state, sentence } = REASONS[job.due]
-    const result = job.steps === 0 ? null : lastStepText(await loadSteps(tx.db, job.id))
     await finishInTransaction(tx, job.id, {
       guard: 'unclaimed',
-      ending: { state, reason: job.due, result, error: job.abortText ?? sentence, partial: job.steps > 0 },
+      ending: await unheldEnding(tx.db, job, { reason: job.due, text: job.abortText }),
       ...(job.abortRequestedBy === null ? {} : { actorId: job.abortRequestedBy }),
     })
   })

@@ -1,6 +1,6 @@
 // A transaction that collects what must follow from it: outbox entries and history go into the same commit, and what
 // they tell leaves the process right after it. Nobody opens a transaction in another way, so that the lock order of
-// DESIGN (tree, job rows, convo, user) can be followed from here: `lockTree`, `lockConvo`, `lockUser`.
+// docs/decisions/0004 (tree, job rows, convo, user) can be followed from here: `lockTree`, `lockConvo`, `lockUser`.
 import { type Queryable, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
 import { insertEvents, type NewEvent } from '../db/events.ts'

@@ -4,7 +4,7 @@ import type { Config } from '../config.ts'
 import type { Logger } from '../logger.ts'
 import { closeRedis, isReachable, openRedis } from './redis.ts'
 
-/** `job:<id>` tells of one job (it ended, it has new frames); `workers` tells all workers that jobs have an abort wish or news. */
+/** `job:<id>` tells that a job ended, `live:<id>` that it has new frames; `workers` tells all workers that jobs have an abort wish or news. */
 export type SignalChannel = `job:${string}` | `live:${string}` | 'workers'
 
 export interface Signals {

@@ -1,0 +1,31 @@
+// What the outbox can hold: one shape for each kind, written by the operations and told by dispatch-outbox.
+import { z } from 'zod'
+import { deliveryDataSchema } from './delivery.ts'
+import { TERMINAL_STATES } from './job-state.ts'
+
+export const outboxMessageSchema = z.discriminatedUnion('kind', [
+  /** Bring a pending job to a worker. */
+  z.object({
+    kind: z.literal('delivery'),
+    payload: z.object({ lane: z.string(), name: z.string(), priority: z.number(), data: deliveryDataSchema }),
+  }),
+  /** Take a delivery out of the queue that nobody needs any more. */
+  z.object({ kind: z.literal('removal'), payload: z.object({ lane: z.string(), deliverySeq: z.number() }) }),
+  /** Tell those who wait, and end the live stream. */
+  z.object({
+    kind: z.literal('ended'),
+    payload: z.object({
+      generation: z.number(),
+      attempt: z.number(),
+      state: z.enum(TERMINAL_STATES),
+      reason: z.string(),
+      error: z.string().nullable(),
+    }),
+  }),
+  /** Send an event to Inngest. */
+  z.object({
+    kind: z.literal('completionEvent'),
+    payload: z.object({ id: z.string(), name: z.string(), data: z.record(z.string(), z.unknown()) }),
+  }),
+])
+export type OutboxMessage = z.infer<typeof outboxMessageSchema>
