@@ -1,6 +1,7 @@
 // What the mock model says in the demo, so that it runs without a key: a plan with sub-agents in both modes. A real model
 // gets the same request and decides by itself.
 import type { ChatCompletionRequest, Fixture } from '@copilotkit/aimock'
+import { z } from 'zod'
 import { lastUserText, roundOf, textOf } from '@offshoot/testing/mock-request'
 
 export const DEMO_REQUEST =
@@ -52,7 +53,10 @@ const SCENES: Scene[] = [
       () => ({ text: `Kling: one ring, and the way is clear.\n\n${FACTS}` }),
     ],
   },
-  { when: (text) => text.startsWith('Name three facts'), turns: [() => ({ text: FACTS, tokensPerSecond: 30 })] },
+  {
+    when: (text) => /three facts/i.test(text) && text !== DEMO_REQUEST && !ASK.test(text),
+    turns: [() => ({ text: FACTS, tokensPerSecond: 30 })],
+  },
   {
     when: (text) => text === SLOGAN,
     turns: [
@@ -76,9 +80,7 @@ const SCENES: Scene[] = [
         const [, handle = '', task = ''] = ASK.exec(lastUserText(request)) ?? []
         return { calls: [spawn(handle, task, 'sync')] }
       },
-      ({ messages }) => ({
-        text: `My sub-agent answers: ${/"result":"([^"]*)"/.exec(textOf(messages.at(-1)))?.[1] ?? 'nothing'}`,
-      }),
+      ({ messages }) => ({ text: `My sub-agent answers: ${outcomeOf(textOf(messages.at(-1)))}` }),
     ],
   },
 ]
@@ -107,6 +109,23 @@ function toResponse({ text = '', calls = [] }: Said, request: ChatCompletionRequ
   }
   const toolCalls = calls.map((call) => ({ name: call.name, arguments: JSON.stringify(call.arguments) }))
   return toolCalls.length === 0 ? { content: text, usage } : { content: text, toolCalls, usage }
+}
+
+/** The result or the error in what a spawn call has answered. */
+function outcomeOf(answer: string): string {
+  const { result, error } = z
+    .object({ result: z.string().nullish(), error: z.string().nullish() })
+    .catch({})
+    .parse(parseJson(answer))
+  return result ?? error ?? answer
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
 }
 
 /** The job that the spawn call with this message has started: found by its call's result. */

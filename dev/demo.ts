@@ -1,5 +1,6 @@
 // The main job, shown: a planner's turn spawns sub-agents in both modes, one of which spawns another; it checks them,
 // aborts one, and answers. The tree is printed live.
+import { program } from 'commander'
 import { createLogUpdate } from 'log-update'
 import { z } from 'zod'
 import { agentTreeSchema, type AgentTreeView } from '@offshoot/shared/contracts/agent-job'
@@ -8,6 +9,11 @@ import { drawTree } from './draw-tree.ts'
 import { logLine } from './log-line.ts'
 import { startStack, type Stack } from './stack.ts'
 import { onStopRequest } from './stop-request.ts'
+
+program
+  .name('pnpm demo')
+  .description('Shows the main job: a planner with sub-agents, live. OPENAI_API_KEY lets them run on OpenAI.')
+  .parse()
 
 const LOOK_EVERY_MS = 250
 /** Longer than any run of a real model that goes well. */
@@ -103,7 +109,7 @@ function report({ tree, result, apiUrl, jobId, adminKey }: Outcome): boolean {
       '',
       `API         ${new URL(`/v1/agents/${jobId}/tree`, apiUrl).href} (header: Authorization: Bearer <key>)`,
       `Bull Board  ${new URL('/admin/queues', apiUrl).href} (user admin, password ${adminKey})`,
-      'Both ended with this demo; "pnpm start" keeps them up.',
+      'Both ended with this demo; "npx -y pnpm@12.21.0 start" keeps them up.',
       '',
       `demo: ${passed ? 'ok' : 'failed'}, ${tree.jobs.length} jobs: ${completed} completed, ${aborted} aborted, ${failed} failed`,
       '',

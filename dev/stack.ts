@@ -25,6 +25,8 @@ export type Stack = {
   apiUrl: string
   databaseUrl: string
   redisUrl: string
+  /** What a host of one's own sets to use this stack, besides DATABASE_URL and REDIS_URL. */
+  modelEnv: Record<string, string>
   apiKeys: DemoApiKeys
   pids: { api: number; workers: number[] }
   /** Resolves, with how it ended, when the API's process ends by itself or from outside. */
@@ -88,6 +90,7 @@ async function startLayers(options: StackOptions, layers: Part[][]): Promise<Omi
     apiUrl: api.url ?? unknownUrl(),
     databaseUrl: services.databaseUrl,
     redisUrl: services.redisUrl,
+    modelEnv: model.env,
     apiKeys,
     pids: { api: api.pid, workers: workers.map((worker) => worker.pid) },
     apiEnded: api.endedUnasked,

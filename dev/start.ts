@@ -24,11 +24,12 @@ program
 await program.parseAsync(process.argv.filter((argument) => argument !== '--'))
 
 async function run(options: Options) {
+  if (options.workers === 0) logLine('without workers the API accepts jobs and none of them runs')
   const stopping = new AbortController()
   let stack: Stack | undefined
   const stopAsked = new Promise<void>((resolve) => {
     const stop = () => {
-      logLine('stopping …')
+      logLine('stopping: running jobs may end their step first, for up to half a minute (Ctrl-C again ends at once) …')
       stopping.abort()
       resolve()
     }
@@ -43,6 +44,7 @@ async function run(options: Options) {
       dataDir: options.data,
       port: options.port,
       log: logLine,
+      quiet: true,
       signal: stopping.signal,
     })
     process.stdout.write(options.json ? `${JSON.stringify(answer(stack))}\n` : summary(stack))
@@ -62,15 +64,16 @@ function answer(stack: Stack) {
   return { ready: true, api, redis, database, apiKeys, pids }
 }
 
-function summary({ apiUrl, redisUrl, databaseUrl, apiKeys, pids }: Stack) {
+function summary({ apiUrl, redisUrl, databaseUrl, modelEnv, apiKeys, pids }: Stack) {
+  const hostEnv = Object.entries({ DATABASE_URL: databaseUrl, REDIS_URL: redisUrl, ...modelEnv })
   const rows = {
     API: apiUrl,
-    'Bull Board': new URL('/admin/queues', apiUrl).href,
-    Redis: redisUrl,
-    PostgreSQL: databaseUrl,
+    'Bull Board': `${new URL('/admin/queues', apiUrl).href} (user admin, password: admin's key, unless BULL_BOARD_USER is set)`,
+    Documents: new URL('/docs', apiUrl).href,
     'API keys': Object.entries(apiKeys)
       .map(([user, key]) => `${user} ${key}`)
       .join('\n              '),
+    'For a host': `export ${hostEnv.map(([name, value]) => `${name}='${value}'`).join(' \\\n                     ')}`,
     Processes: `API ${pids.api}, workers ${pids.workers.join(', ')}`,
   }
   const lines = Object.entries(rows).map(([name, value]) => `  ${name.padEnd(12)}${value}`)

@@ -72,10 +72,18 @@ async function atMost(limitMs: number, work: Promise<unknown>): Promise<void> {
   await Promise.race([work.catch(() => undefined), new Promise((resolve) => setTimeout(resolve, limitMs).unref())])
 }
 
+function isPortTaken(error: unknown): error is Error & { port: number; address: string } {
+  return error instanceof Error && 'code' in error && error.code === 'EADDRINUSE'
+}
+
 const logger = createLogger({ level: 'info', name: 'api' })
 const exitWith = (what: string) => (error: unknown) => {
   // A setting that is wrong is for people to read; all else is for the log.
   if (error instanceof ConfigError) process.stderr.write(`${error.message}\n`)
+  else if (isPortTaken(error))
+    process.stderr.write(
+      `Port ${error.port} of ${error.address} is taken. Set API_PORT to another one, or to 0 for a free one.\n`,
+    )
   else logger.fatal({ error }, what)
   process.exit(1)
 }

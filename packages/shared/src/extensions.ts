@@ -57,9 +57,15 @@ export async function loadExtensions(config: Config): Promise<Extensions> {
   )
 }
 
+const OWN_TOOLS = new Set(['spawnAgent', 'checkAgent', 'abortAgent', 'listAgents', 'messageAgent'])
+
 /** The same from values, for a host that passes them to `createOffshoot`. */
 export function createExtensions(config: Config, input: ExtensionsInput): Extensions {
-  for (const tool of input.tools ?? []) registerAiTool(tool)
+  for (const tool of input.tools ?? []) {
+    if (OWN_TOOLS.has(tool.id))
+      throw new ConfigError(`A tool may not be named "${tool.id}": that is one of Offshoot's own. Choose another name.`)
+    registerAiTool(tool)
+  }
   const openai = createOpenAI({
     ...(config.OPENAI_BASE_URL === undefined ? {} : { baseURL: config.OPENAI_BASE_URL }),
     ...openaiKey(config),

@@ -5,7 +5,6 @@ import { encodeStoredJson } from './stored-value.ts'
 /** What can be read in a job's history. */
 export type EventKind =
   | 'spawned'
-  | 'claimed'
   | 'waiting'
   | 'woken'
   | 'handed-back'
