@@ -83,7 +83,8 @@ test('a wrong environment is said in one message, and the process exits 1', asyn
 
 test('a taken port ends the process with a message', async () => {
   const { port } = new URL(api.url)
-  await expect(startApiProcess({ ...api.stage.environment, API_PORT: port })).rejects.toThrow('EADDRINUSE')
+  const taken = startApiProcess({ ...api.stage.environment, API_PORT: port })
+  await expect(taken).rejects.toThrow(`Port ${port} of 127.0.0.1 is taken. Set API_PORT to another one`)
 })
 
 test('UX-5: viewers that do not read cost bounded memory, and slow nobody', async () => {
