@@ -31,6 +31,17 @@ const UNUSABLE_INPUT = [
   UnsupportedFunctionalityError,
 ]
 
+/** Nothing of the step was said, and the provider wants us to wait longer than a slot should be held. */
+export class TryLaterError extends Error {
+  override name = 'TryLaterError'
+  readonly afterMs: number
+
+  constructor(afterMs: number, cause: unknown) {
+    super(`try again in ${afterMs} ms`, { cause })
+    this.afterMs = afterMs
+  }
+}
+
 /** A model stream that ended in a way that is no answer: `other`, `error`, `unknown`, `interrupted`. */
 export class UnusableFinishError extends Error {
   override name = 'UnusableFinishError'
@@ -153,6 +164,7 @@ function failure(reason: Reason, error: unknown, code?: string, errorStatus?: nu
 
 /** The error behind the SDK's wrappers. */
 function unwrap(error: unknown): unknown {
+  if (error instanceof TryLaterError) return unwrap(error.cause)
   if (RetryError.isInstance(error)) return unwrap(error.lastError)
   if (NoOutputGeneratedError.isInstance(error) && error.cause !== undefined) return unwrap(error.cause)
   return error

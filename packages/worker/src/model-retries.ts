@@ -4,7 +4,7 @@ import type { LanguageModelV4StreamPart, LanguageModelV4StreamResult } from '@ai
 import { REASONS } from '@offshoot/shared/contracts/reason'
 import type { Logger } from '@offshoot/shared/logger'
 import { pause, untilAborted } from './pause.ts'
-import { classifyModelError } from './model-errors.ts'
+import { classifyModelError, TryLaterError } from './model-errors.ts'
 
 const MAX_TRIES = 4
 const FIRST_PAUSE_MS = 500
@@ -23,7 +23,8 @@ export async function callModelWithRetries(
       options.signal.throwIfAborted()
       const { reason, retryAfterMs } = classifyModelError(error)
       const pauseMs = retryAfterMs ?? FIRST_PAUSE_MS * 2 ** (tries - 1) * (0.75 + Math.random() / 2)
-      if (REASONS[reason].retry !== 'step' || tries >= MAX_TRIES || pauseMs > LONGEST_PAUSE_MS) throw error
+      if (REASONS[reason].retry !== 'step' || tries >= MAX_TRIES) throw error
+      if (pauseMs > LONGEST_PAUSE_MS) throw new TryLaterError(pauseMs, error)
       options.logger.warn(
         { jobId: options.jobId, reason, tries, pauseMs },
         'model call failed before its first output; trying again',

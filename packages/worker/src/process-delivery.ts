@@ -7,6 +7,7 @@ import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
 import { finishAgent } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
+import { waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
 import type { Runtime } from '@offshoot/shared/runtime'
 import type { LiveWriters } from './live-writer.ts'
 import { pause } from './pause.ts'
@@ -143,6 +144,14 @@ async function writeOutcome(
       return writeAbort(attempt, outcome)
     case 'waiting':
       return succeeded(`waiting on ${outcome.liveChildren} ${outcome.liveChildren === 1 ? 'child' : 'children'}`)
+    case 'retry-later': {
+      const wait = { forMs: outcome.afterMs, because: outcome.reason }
+      if (await waitForRetry(runtime, attempt.job, attempt.claim, wait))
+        return succeeded(`waiting ${Math.ceil(outcome.afterMs / 1_000)} s to try again: ${outcome.reason}`)
+      // Somebody wants the job's end, or it is not ours any more.
+      const handedBack = await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
+      return succeeded(handedBack ? 'handed back' : LOST)
+    }
     case 'handed-back':
       await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
       return succeeded('handed back')

@@ -12,7 +12,7 @@ import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
 import { createJournal } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
-import { classifyModelError } from './model-errors.ts'
+import { classifyModelError, TryLaterError } from './model-errors.ts'
 import { untilPostgresAnswers } from './persist.ts'
 import { type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
 import { inboxMessage, runSegment } from './run-segment.ts'
@@ -32,6 +32,9 @@ export interface Attempt {
   msLeft(): number
 }
 
+/** How often in a row a step may be put off. */
+const MAX_STEP_RETRIES = 10
+
 export interface EndedOutcome {
   kind: TerminalState
   ending: Ending
@@ -41,6 +44,8 @@ export interface EndedOutcome {
 export type RunOutcome =
   | EndedOutcome
   | { kind: 'waiting'; liveChildren: number }
+  /** The step is tried again later; the job shall wait without holding anything. */
+  | { kind: 'retry-later'; afterMs: number; reason: Reason }
   | { kind: 'handed-back' }
   /** The job is somebody else's now; nothing may be written. */
   | { kind: 'lost'; because: string }
@@ -220,8 +225,11 @@ function stoppedOutcome({ job }: Attempt, state: RunState, stop: RunStop): RunOu
   }
 }
 
-function failedOutcome({ runtime, job }: Attempt, state: RunState, error: unknown): RunOutcome {
+function failedOutcome({ runtime, job, msLeft }: Attempt, state: RunState, error: unknown): RunOutcome {
   const failure = classifyModelError(error)
+  if (error instanceof TryLaterError && error.afterMs < msLeft() && job.stepRetries < MAX_STEP_RETRIES) {
+    return { kind: 'retry-later', afterMs: error.afterMs, reason: failure.reason }
+  }
   runtime.logger.warn({ jobId: job.id, reason: failure.reason, detail: failure.detail }, 'the run failed')
   const { reason, sentence, detail } = failure
   return ended(state, { state: 'failed', reason, ...partialResult(state), error: sentence, errorDetail: detail })

@@ -78,7 +78,7 @@ describe('SIGKILL', () => {
       state: 'completed',
       result: 'finished elsewhere',
       attempt: 2,
-      crashes: 1,
+      crashes: 0,
       steps: 2,
       inputTokens: 20n,
     })
@@ -194,7 +194,8 @@ describe('SIGKILL', () => {
       attempt: 2,
       crashes: 0,
     })
-    expect(await readJob(stage, child?.id ?? '')).toMatchObject({ state: 'completed', attempt: 2, crashes: 1 })
+    expect(await readJob(stage, child?.id ?? '')).toMatchObject({ state: 'completed', attempt: 2 })
+    expect(await eventsOf(stage, child?.id ?? '')).toEqual(['spawned', 'worker-lost', 'ended'])
     expect(raw.requests('ask a child')).toHaveLength(2)
   })
 

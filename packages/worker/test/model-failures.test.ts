@@ -1,7 +1,7 @@
 // How a job ends when its model does not answer as it should: reason and state are right, and what was said is kept.
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { AgentJob } from '@offshoot/shared/db/agent-jobs'
-import { answerOf, endOf, runRoot, spawnRoot, untilLiveText } from '@offshoot/testing/agents'
+import { answerOf, endOf, readJob, runRoot, spawnRoot, untilLiveText } from '@offshoot/testing/agents'
 import {
   callsTool,
   type RawModel,
@@ -257,13 +257,28 @@ describe('what is tried again', () => {
     expect([first?.closedByPeerAt, second?.closedByPeerAt]).not.toContain(undefined)
   })
 
-  test('a Retry-After over the limit is not waited for while a slot is held: the job fails', async () => {
+  test('COST-9: a Retry-After beyond the deadline is not waited for: the job fails at once', async () => {
     raw.answer('come back tomorrow', (reply) => reply.status(429, { message: 'x' }, { 'retry-after': '86400' }))
     expect(await runRoot(stage, 'bot', 'come back tomorrow')).toMatchObject({
       state: 'failed',
       reason: 'model_rate_limited',
+      waitingOn: null,
+      stepRetries: 0,
     })
     expect(raw.requests('come back tomorrow')).toHaveLength(1)
+  })
+
+  test('COST-9: a shorter one that is over the limit of a held slot makes the job wait for it', async () => {
+    raw.answer(
+      'come back soon',
+      (reply) => reply.status(503, { message: 'x' }, { 'retry-after': '21' }),
+      says('here I am'),
+    )
+    const { id } = await spawnRoot(stage, 'bot', 'come back soon')
+    await waitUntil(async () => (await readJob(stage, id)).waitingOn === 'retry')
+    expect(await readJob(stage, id)).toMatchObject({ state: 'running', claimToken: null, error: null })
+    await stage.runtime.database.agentJob.update({ where: { id }, data: { waitUntil: new Date(0) } })
+    expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'here I am' })
   })
 })
 

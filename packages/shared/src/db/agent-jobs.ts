@@ -71,7 +71,10 @@ export async function makePending(
   return rows[0] ?? null
 }
 
-/** Gives up the claim and stores what the job waits for. False: the claim was lost, or there is an abort wish. */
+/**
+ * Gives up the claim and stores what the job waits for. A wait for another try of a step is counted. False: the claim was
+ * lost, or there is an abort wish.
+ */
 export async function storeWaitingJob(
   db: Queryable,
   claim: Claim,
@@ -83,7 +86,8 @@ export async function storeWaitingJob(
       : sql`least("deadlineAt", clock_timestamp() + make_interval(secs => ${wait.forMs / 1000}))`
   const changed = await db.$executeRaw(sql`
     update "offshoot"."AgentJob" set
-      "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, "workerId" = null
+      "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, "workerId" = null,
+      "stepRetries" = "stepRetries" + ${wait.on === 'retry' ? 1 : 0}
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null`)
   return changed === 1
 }

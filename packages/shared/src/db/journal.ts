@@ -95,33 +95,36 @@ export interface ModelOutput {
   inboxSeqs: readonly bigint[]
 }
 
-/** Adds a count to a column; an unknown count changes nothing. */
-function added(column: string, count: number | null): Prisma.Sql {
+/** Adds a count to a column for a step that is not counted yet; an unknown count changes nothing. */
+function added(column: string, count: number | null, index: number): Prisma.Sql {
   const name = Prisma.raw(`"${column}"`)
   const known = knownCount(count)
-  return known === null ? sql`${name} = ${name}` : sql`${name} = coalesce(${name}, 0) + ${known}::bigint`
+  if (known === null) return sql`${name} = ${name}`
+  return sql`${name} = case when "steps" > ${index} then ${name} else coalesce(${name}, 0) + ${known}::bigint end`
 }
 
-/** Stores what the model said in a step, what it cost, and which inbox items it has read. One statement, one commit. */
+/**
+ * Stores what the model said in a step, what it cost, and which inbox items it has read. One statement, one commit; a
+ * repeat, after a commit whose answer was lost, adds nothing.
+ */
 export async function storeModelOutput(db: Queryable, claim: Claim, output: ModelOutput): Promise<WriteAnswer> {
-  const { usage } = output
+  const { usage, index } = output
   const rows = await db.$queryRaw<{ abortRequested: boolean }[]>(sql`
     with holder as (
-      update "offshoot"."AgentJob" set "steps" = greatest("steps", ${output.index + 1}),
-        ${added('inputTokens', usage.inputTokens)}, ${added('outputTokens', usage.outputTokens)},
-        ${added('reasoningTokens', usage.reasoningTokens)}, ${added('totalTokens', usage.totalTokens)}
+      update "offshoot"."AgentJob" set "steps" = greatest("steps", ${index + 1}), "crashes" = 0, "stepRetries" = 0,
+        ${added('inputTokens', usage.inputTokens, index)}, ${added('outputTokens', usage.outputTokens, index)},
+        ${added('reasoningTokens', usage.reasoningTokens, index)}, ${added('totalTokens', usage.totalTokens, index)}
       where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'
       returning "id", "abortRequestedAt" is not null as "abortRequested"
     ), step as (
       insert into "offshoot"."AgentStep" ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
-      select "id", ${output.index}, ${output.generation}, ${STORED_FORMAT}, ${encodeStoredJson(output.parts)}::jsonb,
+      select "id", ${index}, ${output.generation}, ${STORED_FORMAT}, ${encodeStoredJson(output.parts)}::jsonb,
         ${JSON.stringify(usage)}::jsonb, ${output.finishReason},
         clock_timestamp() - make_interval(secs => ${output.elapsedMs / 1000}), clock_timestamp()
       from holder
-      on conflict ("jobId", "index") do update set "modelOutput" = excluded."modelOutput", "usage" = excluded."usage",
-        "finishReason" = excluded."finishReason", "startedAt" = excluded."startedAt", "finishedAt" = excluded."finishedAt"
+      on conflict ("jobId", "index") do nothing
     ), read as (
-      update "offshoot"."InboxItem" set "consumedAtStep" = ${output.index}
+      update "offshoot"."InboxItem" set "consumedAtStep" = ${index}
       where "seq" = any(${[...output.inboxSeqs]}::bigint[]) and "jobId" in (select "id" from holder)
     )
     select "abortRequested" from holder`)

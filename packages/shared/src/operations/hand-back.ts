@@ -1,8 +1,9 @@
 // A running job goes back to the queue with its journal: handed back by its worker, or taken from a lost one.
+import { REASONS } from '../contracts/reason.ts'
 import { type AgentJob, makePending } from '../db/agent-jobs.ts'
 import type { EventKind } from '../db/events.ts'
 import { tellDelivery } from './deliver.ts'
-import { endUnheld, wishOf } from './finish-agent.ts'
+import { type AbortWish, endUnheld, wishOf } from './finish-agent.ts'
 import { lockTree, transact, type TransactRuntime } from './transact.ts'
 
 /**
@@ -24,8 +25,20 @@ export async function handBack(
       kind,
       data: { attempt: pending.attempt, ...('lostWorkerId' in from ? { workerId: from.lostWorkerId } : {}) },
     })
-    if (pending.abortRequestedAt === null) tellDelivery(tx, pending, 'wake')
-    else await endUnheld(tx, [pending], wishOf(pending))
+    const wish = wishToEnd(pending)
+    if (wish === undefined) tellDelivery(tx, pending, 'wake')
+    else await endUnheld(tx, [pending], wish)
     return true
   })
 }
+
+/** A job that somebody wants to end, or that has ended too many workers, does not go round again. */
+function wishToEnd(job: AgentJob): AbortWish | undefined {
+  if (job.abortRequestedAt !== null) return wishOf(job)
+  if (job.crashes < MAX_CRASHES) return undefined
+  const text = `${REASONS.worker_crash.sentence} (${job.crashes} times in a row)`
+  return { by: null, reason: 'worker_crash', text }
+}
+
+/** So many workers may be lost with a job since its last stored step; then it is quarantined (STUCK-18). */
+export const MAX_CRASHES = 5
