@@ -1,4 +1,5 @@
 // What HTTP adds to the contracts of packages/shared: queries, bodies and answers of the routes.
+import { retryInputSchema } from '@offshoot/shared/contracts/retry'
 import { botRefSchema, botSchema } from '@offshoot/shared/contracts/bot'
 import { checkInputSchema } from '@offshoot/shared/contracts/check'
 import { jobStateSchema, TERMINAL_STATES, waitingOnSchema } from '@offshoot/shared/contracts/job-state'
@@ -28,6 +29,8 @@ export const checkQuerySchema = z.strictObject({
     .default(0)
     .describe('wait until the job ends or this time is up'),
 })
+
+export const retryBodySchema = retryInputSchema.omit({ jobId: true })
 
 export const abortBodySchema = z.strictObject({ reason: z.string().max(2_000).optional() })
 

@@ -135,6 +135,19 @@ const agents: Record<string, Record<string, ZodOpenApiOperationObject>> = {
       },
     },
   },
+  '/v1/agents/{jobId}/retry': {
+    post: {
+      summary: 'Let a failed or aborted job go on from its journal',
+      tags: ['agents'],
+      requestParams: { path: jobPath },
+      requestBody: json(contracts.retryBodySchema),
+      responses: {
+        202: answer('The job, as a new generation.', agentJobViewSchema),
+        ...ofBody(),
+        ...ofOne('job'),
+      },
+    },
+  },
 }
 
 const convos: Record<string, Record<string, ZodOpenApiOperationObject>> = {

@@ -22,6 +22,7 @@ test('every route is described, and every description has its route', () => {
   // Express names its router `any`; its stack is how it finds a route.
   const routes = routesOf(app.router as unknown as Router, '').filter((route) => !UNDESCRIBED.test(route))
   expect(routes.toSorted()).toEqual(described.toSorted())
+  expect(described).toContain('POST /v1/agents/{jobId}/retry')
 })
 
 test('the document and the page are served, and the page needs nothing from outside', async () => {

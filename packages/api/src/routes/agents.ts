@@ -10,6 +10,7 @@ import { abortAgent } from '@offshoot/shared/operations/abort-agent'
 import { checkAgent, findReadableJob } from '@offshoot/shared/operations/check-agent'
 import { listAgents, readTree } from '@offshoot/shared/operations/list-agents'
 import { asyncOutput, spawnAgent } from '@offshoot/shared/operations/spawn-agent'
+import { retryAgent } from '@offshoot/shared/operations/retry-agent'
 import { waitForAgent } from '@offshoot/shared/operations/wait-for-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { type Request, type Response, Router } from 'express'
@@ -22,6 +23,7 @@ import {
   type checkOutputSchema,
   checkQuerySchema,
   eventsQuerySchema,
+  retryBodySchema,
   spawnQuerySchema,
   type syncSpawnSchema,
 } from '../contracts.ts'
@@ -109,6 +111,19 @@ export function agentRoutes(runtime: Runtime, openRequests: OpenRequests): Route
     const output = await abortAgent(runtime, readerOf(request), input, callerOf(request).userId)
     if (isJobNotFound(output)) throw notFound('job')
     response.json(output satisfies z.infer<typeof abortOutputSchema>)
+  })
+
+  router.post('/:jobId/retry', async (request, response) => {
+    const input = { ...readBody(retryBodySchema, request), jobId: readId(request, 'jobId', 'job') }
+    const answer = await retryAgent(runtime, readerOf(request), input, callerOf(request).userId)
+    switch (answer.kind) {
+      case 'not_found':
+        throw notFound('job')
+      case 'refused':
+        throw problem(answer.refusal.reason, answer.refusal.error)
+      case 'retried':
+        response.status(202).json(toJobView(answer.job))
+    }
   })
 
   return router

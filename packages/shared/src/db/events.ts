@@ -14,6 +14,7 @@ export type EventKind =
   | 'steered'
   | 'ended'
   | 'refused'
+  | 'retried'
 
 export interface NewEvent {
   jobId: string

@@ -180,6 +180,10 @@ async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | 
   await lockConvo(tx, job.convoId)
   for (const steer of steers) await keepSteer(tx, job, steer)
   if (parts === undefined || parts.length === 0) return
+  const answer = { parts: encodeStored(parts), usage: encodeStored(jobUsage(job)) }
+  // A retried job has answered before: its new answer takes the old one's place.
+  const { count } = await tx.db.aiMessage.updateMany({ where: { id: job.id }, data: answer })
+  if (count > 0) return
   await appendMessage(tx.db, {
     id: job.id,
     convoId: job.convoId,

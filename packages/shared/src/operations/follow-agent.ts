@@ -19,7 +19,7 @@ const LOOK_EVERY_MS = 5_000
 const LOOK_EVERY_MS_WITHOUT_REDIS = 1_000
 
 /**
- * Yields the frames after `afterSeq`, as they come, until the job's end frame; ends early when `signal` is aborted. A job
+ * Yields the frames after `afterSeq`, as they come, until the end frame of the job's generation; ends early when `signal` is aborted. A job
  * that has ended without an end frame (its stream expired, or Redis was emptied) ends from its row.
  */
 export async function* followAgent(
@@ -38,12 +38,12 @@ export async function* followAgent(
   try {
     while (options.signal?.aborted !== true) {
       const batches = await readBatches(runtime, jobId, cursor)
-      for (const { seq, chunk } of batches.flatMap(numbered)) {
-        if (seq <= cursor) continue
-        cursor = seq
-        yield { seq, chunk }
+      for (const batch of batches) {
+        const goesOn = await isEndBeforeRetry(runtime, jobId, batch)
+        if (!goesOn) yield* numberedAfter(batch, cursor)
+        cursor = Math.max(cursor, batch.firstSeq + batch.chunks.length - 1)
+        if (batch.end === true && !goesOn) return
       }
-      if (batches.some((batch) => batch.end === true)) return
       if (batches.length > 0) continue
       const end = await endFromRow(runtime, jobId)
       // The end frame may have come between the two looks.
@@ -59,8 +59,10 @@ export async function* followAgent(
   }
 }
 
-function numbered(batch: LiveBatch): NumberedChunk[] {
-  return batch.chunks.map((chunk, offset) => ({ seq: batch.firstSeq + offset, chunk }))
+function numberedAfter(batch: LiveBatch, cursor: number): NumberedChunk[] {
+  return batch.chunks
+    .map((chunk, offset) => ({ seq: batch.firstSeq + offset, chunk }))
+    .filter(({ seq }) => seq > cursor)
 }
 
 /** With Redis away there is nothing to read; the look goes on, and the row decides. */
@@ -75,6 +77,22 @@ async function readBatches(
   } catch (error) {
     logger.warn({ jobId, error }, 'live stream not readable')
     return []
+  }
+}
+
+/** The end of a generation that a retry has followed is no end to viewers. */
+async function isEndBeforeRetry(
+  { database, logger }: Pick<Runtime, 'database' | 'logger'>,
+  jobId: string,
+  { end, generation }: LiveBatch,
+): Promise<boolean> {
+  if (end !== true) return false
+  try {
+    const job = await database.agentJob.findUnique({ where: { id: jobId }, select: { generation: true } })
+    return job !== null && job.generation > generation
+  } catch (error) {
+    logger.warn({ jobId, error }, 'Postgres did not say whether the job was retried; its end frame counts')
+    return false
   }
 }
 

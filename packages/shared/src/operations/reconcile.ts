@@ -117,12 +117,15 @@ async function jobsOfUnknownWorkers(
       and not exists (select 1 from "offshoot"."Worker" w where w."id" = j."workerId") limit ${BATCH}`)
 }
 
+/** A retry begins the deadline anew, and with it the queue time. */
+const QUEUED_AT = sql`case when "generation" = 1 then "createdAt" else "deadlineAt" - make_interval(secs => "timeoutMs" / 1000.0) end`
+
 /** Ends jobs that no worker holds and that have an abort wish, or are past their deadline or queue-time limit. */
 async function endUnheldJobs(runtime: Runtime): Promise<void> {
   const due = sql`"state" in ('pending', 'running') and "claimToken" is null and (
     "abortRequestedAt" is not null or "deadlineAt" <= clock_timestamp()
     or ("attempt" = 0 and "state" = 'pending'
-      and "createdAt" <= clock_timestamp() - make_interval(secs => coalesce("queueTimeoutMs", ${runtime.config.JOB_QUEUE_TIMEOUT_MS}) / 1000.0)))`
+      and ${QUEUED_AT} <= clock_timestamp() - make_interval(secs => coalesce("queueTimeoutMs", ${runtime.config.JOB_QUEUE_TIMEOUT_MS}) / 1000.0)))`
   await repairEach(runtime, due, async (tx, { id }) => {
     const [job] = await tx.db.$queryRaw<(AgentJob & { due: Reason })[]>(sql`
       select *, case when "abortRequestedAt" is not null then coalesce("abortReason", 'aborted_by_user')

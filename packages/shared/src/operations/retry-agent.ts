@@ -1,0 +1,96 @@
+// An operator's retry: a failed or aborted job goes on from its journal as a new generation. Steps, tokens and cost go on
+// counting; the abort wish is cleared, and the deadline begins anew with the same length.
+import type { AgentJob } from '../db/agent-jobs.ts'
+import { isUniqueViolation } from '../db/database-errors.ts'
+import { sql } from '../db/database.ts'
+import type { RetryInput } from '../contracts/retry.ts'
+import { findReadableJob } from './check-agent.ts'
+import { tellDelivery } from './deliver.ts'
+import { refuse, type Refusal } from './prepare-spawn.ts'
+import type { JobReader } from './readable-jobs.ts'
+import type { Runtime } from '../runtime.ts'
+import { lockTree, transact, type Tx } from './transact.ts'
+
+export type RetryAnswer =
+  | { kind: 'retried'; job: AgentJob }
+  | { kind: 'refused'; refusal: Refusal }
+  | { kind: 'not_found' }
+
+/** The last step of a job that ended with one of these is made again: its output was the trouble. */
+const LAST_STEP_IS_MADE_AGAIN = ['output_limit', 'content_filter', 'empty_output']
+
+export async function retryAgent(
+  runtime: Runtime,
+  reader: JobReader,
+  input: RetryInput,
+  actorId: string,
+): Promise<RetryAnswer> {
+  const found = await findReadableJob(runtime, reader, input.jobId)
+  if (found === null) return { kind: 'not_found' }
+  try {
+    return await transact(runtime, async (tx) => {
+      await lockTree(tx, found.rootJobId)
+      return retryInTransaction(tx, found.id, input, actorId)
+    })
+  } catch (error) {
+    // A convo has one live turn: another one has begun since.
+    if (!isUniqueViolation(error)) throw error
+    return {
+      kind: 'refused',
+      refusal: refuse('invalid_request', 'The convo has a live turn. Wait for its end, then retry.'),
+    }
+  }
+}
+
+async function retryInTransaction(tx: Tx, jobId: string, input: RetryInput, actorId: string): Promise<RetryAnswer> {
+  const before = await tx.db.agentJob.findUnique({ where: { id: jobId } })
+  // Retention was faster.
+  if (before === null) return { kind: 'not_found' }
+  if (before.state !== 'failed' && before.state !== 'aborted') {
+    return {
+      kind: 'refused',
+      refusal: refuse('invalid_request', `Only a failed or aborted job can be retried; this one is ${before.state}.`),
+    }
+  }
+  const steps = Math.max(0, before.steps - (LAST_STEP_IS_MADE_AGAIN.includes(before.reason ?? '') ? 1 : 0))
+  const maxSteps = input.maxSteps ?? before.maxSteps
+  const timeoutMs = input.timeoutSeconds === undefined ? before.timeoutMs : Math.ceil(input.timeoutSeconds * 1_000)
+  if (steps >= maxSteps) {
+    return {
+      kind: 'refused',
+      refusal: refuse(
+        'invalid_request',
+        `The job has made ${steps} of ${maxSteps} steps. Give a larger maxSteps to retry it.`,
+      ),
+    }
+  }
+  if (steps < before.steps) await dropLastStep(tx, before)
+  const rows = await tx.db.$queryRaw<AgentJob[]>(sql`
+    update "offshoot"."AgentJob" set
+      "state" = 'pending', "generation" = "generation" + 1, "reason" = null, "result" = null, "error" = null,
+      "errorDetail" = null, "partial" = false, "finishedAt" = null, "claimToken" = null, "workerId" = null,
+      "crashes" = 0, "stepRetries" = 0, "abortRequestedAt" = null, "abortRequestedBy" = null, "abortReason" = null,
+      "abortText" = null, "completionEventFired" = false, "maxSteps" = ${maxSteps},
+      "timeoutMs" = ${timeoutMs}, "deadlineAt" = clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}),
+      "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()
+    where "id" = ${jobId} and "state" in ('failed', 'aborted') and "generation" = ${before.generation}
+    returning *`)
+  const job = rows[0]
+  if (job === undefined) throw new Error(`Job ${jobId} changed under its tree's lock.`)
+  tx.record({
+    jobId,
+    kind: 'retried',
+    actorId,
+    data: { generation: job.generation, from: before.state, reason: before.reason },
+  })
+  tellDelivery(tx, job, 'wake')
+  return { kind: 'retried', job }
+}
+
+/** The cost of the step stays counted; only its output goes. */
+async function dropLastStep(tx: Tx, { id: jobId, steps }: AgentJob): Promise<void> {
+  await tx.db.agentStep.deleteMany({ where: { jobId, index: steps - 1 } })
+  await tx.db.agentToolCall.deleteMany({ where: { jobId, stepIndex: steps - 1 } })
+  await tx.db.inboxItem.updateMany({ where: { jobId, consumedAtStep: steps - 1 }, data: { consumedAtStep: null } })
+  await tx.db.agentJob.update({ where: { id: jobId }, data: { steps: steps - 1 } })
+}
