@@ -12,6 +12,7 @@ import { createWaker } from '../waker.ts'
 import { tellDelivery } from './deliver.ts'
 import { finishInTransaction, unheldEnding } from './finish-agent.ts'
 import { handBack } from './hand-back.ts'
+import { removeOldTrees, removeToldEntries } from './remove-old.ts'
 import { lockTree, transact, type Tx } from './transact.ts'
 import { wakeAgent } from './wake-agent.ts'
 
@@ -21,6 +22,8 @@ const ROUND_EVERY_MS = 500
 /** A delivery gets this long before Redis is asked about it. */
 const DELIVERY_GRACE_MS = 5_000
 const BATCH = 500
+/** Retention is in no hurry. */
+const REMOVE_EVERY_MS = 60_000
 /** After Postgres came back nobody is declared lost for this long: workers reconnect, too. */
 const CALM_AFTER_OUTAGE_MS = 5_000
 
@@ -35,12 +38,17 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
   const waker = createWaker()
   const stopping = new AbortController()
   let calmUntil = 0
+  let removedAt = -Infinity
 
   async function round(): Promise<void> {
     if (!(await takeLease(database, LEASE, options.holder, LEASE_MS))) return
     if (performance.now() >= calmUntil) await lostWorkers()
     for (const repair of [endUnheldJobs, wakeOverdueWaits, redeliverLostDeliveries]) await repair(runtime)
     await runtime.outbox.dispatchDue()
+    if (performance.now() - removedAt < REMOVE_EVERY_MS) return
+    removedAt = performance.now()
+    await removeOldTrees(runtime, runtime.config.RETENTION_DAYS)
+    await removeToldEntries(database)
   }
 
   async function run(): Promise<void> {

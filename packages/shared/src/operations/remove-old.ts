@@ -1,0 +1,49 @@
+// Retention: what has ended long ago goes, tree by tree, so that a job never misses its parent. Convos and their messages
+// are the product's data and stay.
+import { Prisma } from '../db/generated/client.ts'
+import { type Database, sql } from '../db/database.ts'
+import { lockTree, transact, type TransactRuntime } from './transact.ts'
+
+/** Trees of one round, so that a round stays short. */
+const TREES_A_ROUND = 50
+/** Told outbox entries are only kept to look into what happened. */
+const TOLD_ENTRIES_DAYS = 1
+const JOB_TABLES = ['AgentStep', 'AgentToolCall', 'Blob', 'AgentEvent', 'InboxItem', 'Outbox', 'LayerState']
+
+/** Removes trees that ended more than `retentionDays` ago, with their journals and histories. Answers how many. */
+export async function removeOldTrees(runtime: TransactRuntime, retentionDays: number): Promise<number> {
+  const roots = await runtime.database.$queryRaw<{ id: string }[]>(sql`
+    select j."id" from "offshoot"."AgentJob" j
+    where j."id" = j."rootJobId" and j."finishedAt" < clock_timestamp() - make_interval(days => ${retentionDays})
+      and not exists (
+        select 1 from "offshoot"."AgentJob" d
+        where d."rootJobId" = j."id"
+          and (d."finishedAt" is null or d."finishedAt" >= clock_timestamp() - make_interval(days => ${retentionDays})))
+    order by j."finishedAt" limit ${TREES_A_ROUND}`)
+  for (const { id: rootJobId } of roots) await removeTree(runtime, rootJobId)
+  return roots.length
+}
+
+async function removeTree(runtime: TransactRuntime, rootJobId: string): Promise<void> {
+  await transact(runtime, async (tx) => {
+    await lockTree(tx, rootJobId)
+    // A retry may have revived a job since.
+    const live = await tx.db.agentJob.count({ where: { rootJobId, state: { in: ['pending', 'running'] } } })
+    if (live > 0) return
+    for (const table of JOB_TABLES) {
+      const name = Prisma.raw(`"offshoot"."${table}"`)
+      await tx.db.$executeRaw(
+        sql`delete from ${name} where "jobId" in (select "id" from "offshoot"."AgentJob" where "rootJobId" = ${rootJobId})`,
+      )
+    }
+    await tx.db.agentJob.deleteMany({ where: { rootJobId } })
+    await tx.db.agentTree.deleteMany({ where: { rootJobId } })
+  })
+}
+
+export async function removeToldEntries(database: Database): Promise<number> {
+  return database.$executeRaw(sql`
+    delete from "offshoot"."Outbox" where "id" in (
+      select "id" from "offshoot"."Outbox"
+      where "doneAt" < clock_timestamp() - make_interval(days => ${TOLD_ENTRIES_DAYS}) limit 5000)`)
+}
