@@ -33,7 +33,7 @@ onStopRequest(
 )
 
 try {
-  stack = await startStack({ workers: 2, log: logLine, signal: stopping.signal, quiet: true })
+  stack = await startStack({ workers: 2, log: logLine, signal: stopping.signal, quiet: true, drainMs: 500 })
   const passed = await runDemo(stack)
   await stack.stop()
   process.exit(passed ? 0 : 1)

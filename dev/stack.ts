@@ -17,6 +17,8 @@ export type StackOptions = {
   log: Log
   /** API and workers log only what is wrong, unless LOG_LEVEL says otherwise. */
   quiet?: boolean
+  /** How long a worker that is told to stop waits for its jobs' steps; WORKER_DRAIN_MS else. */
+  drainMs?: number
   /** Gives up starting. */
   signal: AbortSignal
 }
@@ -83,6 +85,7 @@ async function startLayers(options: StackOptions, layers: Part[][]): Promise<Omi
     REDIS_URL: services.redisUrl,
     ...dashboardLogin(apiKeys.admin),
     ...(options.quiet === true ? { LOG_LEVEL: environment.logLevel ?? 'warn' } : {}),
+    ...(options.drainMs === undefined ? {} : { WORKER_DRAIN_MS: String(options.drainMs) }),
     ...model.env,
   }
   const [api, workers] = await startProcesses({ options, services, env, onStarted: (one) => processes.push(one) })
