@@ -145,6 +145,7 @@ const agents: Record<string, Record<string, ZodOpenApiOperationObject>> = {
         202: answer('The job, as a new generation.', agentJobViewSchema),
         ...ofBody(),
         ...ofOne('job'),
+        409: refusal('The convo has a live turn.'),
       },
     },
   },

@@ -319,10 +319,7 @@ describe('what a retry refuses', () => {
     const first = await claimNext(stage.runtime, await startTurnOf(stage, convoId, 'one'))
     await finish(first)
     const second = await claimNext(stage.runtime, await startTurnOf(stage, convoId, 'two'))
-    expect(await retry(first.id)).toMatchObject({
-      kind: 'refused',
-      refusal: { error: 'The convo has a live turn. Wait for its end, then retry.' },
-    })
+    expect(await retry(first.id)).toEqual({ kind: 'busy' })
     expect(await readJob(stage, first.id)).toMatchObject({ state: 'failed', generation: 1 })
     await finish(second, COMPLETED)
     expect(await retry(first.id)).toMatchObject({ kind: 'retried' })

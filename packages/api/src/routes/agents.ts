@@ -121,6 +121,8 @@ export function agentRoutes(runtime: Runtime, openRequests: OpenRequests): Route
         throw notFound('job')
       case 'refused':
         throw problem(answer.refusal.reason, answer.refusal.error)
+      case 'busy':
+        throw problem('convo_busy', 'The convo has a live turn. Wait for its end, then retry.')
       case 'retried':
         response.status(202).json(toJobView(answer.job))
     }

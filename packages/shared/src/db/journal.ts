@@ -118,7 +118,7 @@ export async function storeModelOutput(db: Queryable, claim: Claim, output: Mode
       returning "id", "abortRequestedAt" is not null as "abortRequested"
     ), step as (
       insert into "offshoot"."AgentStep" ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
-      select "id", ${index}, ${output.generation}, ${STORED_FORMAT}, ${encodeStoredJson(output.parts)}::jsonb,
+      select "id", ${index}, ${output.generation}, ${STORED_FORMAT}, ${encodeStoredJson(output.parts)}::json,
         ${JSON.stringify(usage)}::jsonb, ${output.finishReason},
         clock_timestamp() - make_interval(secs => ${output.elapsedMs / 1000}), clock_timestamp()
       from holder
@@ -143,7 +143,7 @@ export async function storeWholeStep(
     db,
     sql`
     with holder as (${holder(claim)}), step as (
-      update "offshoot"."AgentStep" set "responseMessages" = ${encodeStoredJson(responseMessages)}::jsonb
+      update "offshoot"."AgentStep" set "responseMessages" = ${encodeStoredJson(responseMessages)}::json
       where "jobId" in (select "id" from holder) and "index" = ${index}
     )
     select "abortRequested" from holder`,
@@ -199,7 +199,7 @@ function toolEndInsert(
   const error = thrown === undefined ? null : encodeStoredJson(thrown)
   return sql`
     insert into "offshoot"."AgentToolCall" ("jobId", "stepIndex", "toolCallId", "toolName", "finishedAt", "output", "error")
-    select "id", ${call.stepIndex}, ${call.toolCallId}, ${call.toolName}, clock_timestamp(), ${output}::jsonb, ${error}::jsonb from ${source}
+    select "id", ${call.stepIndex}, ${call.toolCallId}, ${call.toolName}, clock_timestamp(), ${output}::json, ${error}::json from ${source}
     on conflict ("jobId", "stepIndex", "toolCallId") do update
       set "finishedAt" = excluded."finishedAt", "output" = excluded."output", "error" = excluded."error"
       where "AgentToolCall"."finishedAt" is null`

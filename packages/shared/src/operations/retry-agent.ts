@@ -14,6 +14,8 @@ import { lockTree, transact, type Tx } from './transact.ts'
 export type RetryAnswer =
   | { kind: 'retried'; job: AgentJob }
   | { kind: 'refused'; refusal: Refusal }
+  /** Another turn of the job's convo is live. */
+  | { kind: 'busy' }
   | { kind: 'not_found' }
 
 /** The last step of a job that ended with one of these is made again: its output was the trouble. */
@@ -35,10 +37,7 @@ export async function retryAgent(
   } catch (error) {
     // A convo has one live turn: another one has begun since.
     if (!isUniqueViolation(error)) throw error
-    return {
-      kind: 'refused',
-      refusal: refuse('invalid_request', 'The convo has a live turn. Wait for its end, then retry.'),
-    }
+    return { kind: 'busy' }
   }
 }
 
