@@ -17,6 +17,7 @@ export interface TestProcess {
 
 const PACKAGES = path.resolve(import.meta.dirname, '../../packages')
 const READY_WITHIN_MS = 30_000
+const END_WITH_PARENT = new URL('end-with-parent.ts', import.meta.url).href
 
 export function startWorkerProcess(environment: Record<string, string>): Promise<TestProcess> {
   return startProcess(path.join(PACKAGES, 'worker/src/main.ts'), environment)
@@ -28,7 +29,11 @@ export function startApiProcess(environment: Record<string, string>): Promise<Te
 
 async function startProcess(file: string, environment: Record<string, string>): Promise<TestProcess> {
   const { PATH = '', HOME = '' } = process.env
-  const child = fork(file, { env: { PATH, HOME, ...environment }, stdio: ['ignore', 'pipe', 'pipe', 'ipc'] })
+  const child = fork(file, {
+    env: { PATH, HOME, ...environment },
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+    execArgv: ['--import', END_WITH_PARENT],
+  })
   let output = ''
   child.stdout?.on('data', (chunk: Buffer) => (output += chunk.toString()))
   child.stderr?.on('data', (chunk: Buffer) => (output += chunk.toString()))
