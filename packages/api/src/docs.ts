@@ -2,8 +2,8 @@
 import { createRequire } from 'node:module'
 import path from 'node:path'
 import { Router } from 'express'
-import { contentSecurityPolicy } from 'helmet'
 import { openApiDocument } from './openapi.ts'
+import { pagePolicy } from './page-policy.ts'
 
 const swaggerFolder = path.dirname(createRequire(import.meta.url).resolve('swagger-ui-dist/package.json'))
 const SWAGGER_FILES = ['swagger-ui.css', 'swagger-ui-bundle.js', 'favicon-32x32.png']
@@ -50,16 +50,4 @@ export function docsRoutes(): Router {
 }
 
 /** Swagger UI sets style attributes and draws its icons from data addresses. */
-const docsPolicy = contentSecurityPolicy({
-  useDefaults: false,
-  directives: {
-    defaultSrc: ["'none'"],
-    scriptSrc: ["'self'"],
-    styleSrc: ["'self'", "'unsafe-inline'"],
-    imgSrc: ["'self'", 'data:'],
-    connectSrc: ["'self'"],
-    baseUri: ["'none'"],
-    formAction: ["'none'"],
-    frameAncestors: ["'none'"],
-  },
-})
+const docsPolicy = pagePolicy()

@@ -74,6 +74,7 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
         concurrency: config.WORKER_CONCURRENCY,
         lockDuration: DELIVERY_LOCK_MS,
         stalledInterval: DELIVERY_LOCK_MS,
+        // A stalled delivery is acknowledged by whoever gets it next: BullMQ must not fail it before.
         maxStalledCount: 1_000,
       },
     )

@@ -92,6 +92,14 @@ export async function storeWaitingJob(
   return changed === 1
 }
 
+/** Milliseconds until a job's deadline by Postgres's clock; at least 1, so that what gets them still has a limit. */
+export async function readDeadlineMsLeft(db: Queryable, jobId: string): Promise<number> {
+  const rows = await db.$queryRaw<{ msLeft: number }[]>(sql`
+    select (extract(epoch from "deadlineAt" - clock_timestamp()) * 1000)::float8 as "msLeft"
+    from "offshoot"."AgentJob" where "id" = ${jobId}`)
+  return Math.max(1, rows[0]?.msLeft ?? 1)
+}
+
 /** What ends a job. */
 export interface Ending {
   state: TerminalState

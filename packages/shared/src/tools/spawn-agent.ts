@@ -9,6 +9,7 @@ import {
   type SpawnProgress,
 } from '../contracts/spawn.ts'
 import { tailOf } from '../contracts/text.ts'
+import { readDeadlineMsLeft } from '../db/agent-jobs.ts'
 import { loadJobMessages } from '../db/convos.ts'
 import { newId } from '../ids.ts'
 import { requestAbort } from '../operations/abort-agent.ts'
@@ -71,8 +72,8 @@ export async function originOfContext({ database }: Runtime, context: SpawnConte
     throw new Error(
       `The spawn context names the parent job ${context.parentJobId}, which is not a live job of user ${context.userId}.`,
     )
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, toolNames, grant, deadlineAt } = parent
-  const deadlineMsLeft = Math.max(1, deadlineAt.getTime() - Date.now())
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, toolNames, grant } = parent
+  const deadlineMsLeft = await readDeadlineMsLeft(database, jobId)
   // Not the id of the host's own tool call: endpoints reuse those, and it would stand for a call of the parent job's model.
   const toolCallId = `host:${newId()}`
   return {
