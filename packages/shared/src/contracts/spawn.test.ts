@@ -61,7 +61,9 @@ test('SEC-2: a program cannot give a job its id either', () => {
 
 test('an async answer says how the result will come, and not to poll', () => {
   expect(asyncNote({ notifyParent: false })).toMatch(/checkAgent.*do not poll/)
-  expect(asyncNote({ notifyParent: true })).toMatch(/come to you as a message; do not poll/)
+  expect(asyncNote({ notifyParent: true })).toMatch(
+    /comes to you as a message if you are still at work then; do not poll/,
+  )
 })
 
 test('SEC-9: names that every object has are no bot handles of special meaning', () => {
