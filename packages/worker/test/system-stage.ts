@@ -5,7 +5,7 @@ import path from 'node:path'
 import { type RawModel, startRawModel } from '@offshoot/testing/raw-model'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { waitUntil } from '@offshoot/testing/wait-until'
-import { type Fleet, startFleet } from './fleet.ts'
+import { type Fleet, startFleet } from '@offshoot/testing/fleet'
 
 export interface SystemStage extends TestStage {
   raw: RawModel

@@ -1,7 +1,7 @@
 // Real worker processes on a stage, to be killed and frozen.
-import { startWorkerProcess, type TestProcess } from '@offshoot/testing/processes'
-import type { TestStage } from '@offshoot/testing/test-stage'
-import { waitUntil } from '@offshoot/testing/wait-until'
+import { startWorkerProcess, type TestProcess } from './processes.ts'
+import type { TestStage } from './test-stage.ts'
+import { waitUntil } from './wait-until.ts'
 
 export interface Fleet {
   /** Starts as many as have ended since. */
