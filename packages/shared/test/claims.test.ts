@@ -14,6 +14,7 @@ import {
   storeToolStart,
   storeWholeStep,
 } from '../src/db/journal.ts'
+import { STORED_FORMAT } from '../src/db/stored-value.ts'
 import { newId } from '../src/ids.ts'
 import { requestAbort } from '../src/operations/abort-agent.ts'
 import { answerSpawnCalls } from '../src/operations/answer-spawn-calls.ts'
@@ -217,6 +218,20 @@ test('STATE-16: tokens of all attempts are summed, unknown ones change nothing, 
     reasoningTokens: null,
     totalTokens: 3_000_000_000n,
   })
+})
+
+test('a job keeps the newest format that anything of it is stored in, from its spawn on', async () => {
+  const job = await claimed()
+  const { database } = stage.runtime
+  const setFormat = (journalFormat: number) =>
+    database.agentJob.update({ where: { id: job.id }, data: { journalFormat } })
+  expect(await readJob(stage, job.id)).toMatchObject({ journalFormat: STORED_FORMAT })
+  await setFormat(STORED_FORMAT - 1)
+  await storeModelOutput(database, claimOf(job), OUTPUT)
+  expect(await readJob(stage, job.id)).toMatchObject({ journalFormat: STORED_FORMAT })
+  await setFormat(STORED_FORMAT + 1)
+  await storeModelOutput(database, claimOf(job), { ...OUTPUT, index: 1 })
+  expect(await readJob(stage, job.id)).toMatchObject({ journalFormat: STORED_FORMAT + 1 })
 })
 
 test('COST-3: a stored tool result is not overwritten by a second one', async () => {

@@ -1,7 +1,7 @@
 // A delivery reaches this worker: claim its job, or acknowledge and stop. Then run it and write what came out.
 import { deliveryDataSchema } from '@offshoot/shared/contracts/delivery'
 import { REASONS, reasonSchema } from '@offshoot/shared/contracts/reason'
-import { type Claim, claimJob, type ClaimedJob, type Ending } from '@offshoot/shared/db/agent-jobs'
+import { type Claim, claimJob, type ClaimedJob, type Ending, isForNewerWorkers } from '@offshoot/shared/db/agent-jobs'
 import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
 import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
@@ -29,9 +29,13 @@ export interface DeliveryDependencies {
 export interface DeliveryResult {
   words: string
   failed: boolean
+  /** The delivery is not over: it is to be brought again after so many milliseconds. */
+  againAfterMs?: number
 }
 
 const RETRY_PAUSE_MS = 500
+/** How long a delivery for newer workers stays away from the queue, so that those who cannot take it do not spin on it. */
+const NEWER_WORKER_PAUSE_MS = 2_000
 
 export async function processDelivery(dependencies: DeliveryDependencies, data: unknown): Promise<DeliveryResult> {
   const { agentJobId, deliverySeq } = deliveryDataSchema.parse(data)
@@ -39,8 +43,19 @@ export async function processDelivery(dependencies: DeliveryDependencies, data: 
   const job = await persistently(dependencies, () =>
     claimJob(dependencies.runtime.database, { ...claim, deliverySeq, workerId: dependencies.workerId() }),
   )
-  if (job === null) return { words: 'not due any more', failed: false }
-  return runClaimed(dependencies, job, claim)
+  return job === null ? notClaimed(dependencies, agentJobId, deliverySeq) : runClaimed(dependencies, job, claim)
+}
+
+async function notClaimed(
+  dependencies: DeliveryDependencies,
+  jobId: string,
+  deliverySeq: number,
+): Promise<DeliveryResult> {
+  const { database, logger } = dependencies.runtime
+  if (!(await persistently(dependencies, () => isForNewerWorkers(database, jobId, deliverySeq))))
+    return { words: 'not due any more', failed: false }
+  logger.warn({ jobId }, 'the job was stored in a newer format than this worker reads; its delivery goes back')
+  return { words: 'left to a newer worker', failed: false, againAfterMs: NEWER_WORKER_PAUSE_MS }
 }
 
 async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, claim: Claim): Promise<DeliveryResult> {

@@ -1,6 +1,6 @@
 // A worker process: its presence, its BullMQ workers (one a lane), its reconciler, and how it drains.
 import { hostname } from 'node:os'
-import { type Job, UnrecoverableError, Worker as BullWorker } from 'bullmq'
+import { UnrecoverableError, Worker as BullWorker } from 'bullmq'
 import { openDatabase } from '@offshoot/shared/db/database'
 import { deleteWorker, holdPresenceLock, insertWorker, markDraining, type WorkerRow } from '@offshoot/shared/db/workers'
 import { newId } from '@offshoot/shared/ids'
@@ -9,7 +9,8 @@ import { queueName } from '@offshoot/shared/queue/delivery-queue'
 import { closeRedis, openRedis } from '@offshoot/shared/queue/redis'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { createLiveWriters } from './live-writer.ts'
-import { type DeliveryDependencies, processDelivery } from './process-delivery.ts'
+import type { DeliveryDependencies } from './process-delivery.ts'
+import { createProcessor } from './processor.ts'
 import { watchRunningJobs } from './running-jobs.ts'
 
 export interface WorkerProcess {
@@ -61,23 +62,17 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
   const bullWorkers = lanes.map((lane) => openLane(lane))
 
   function openLane(lane: string): BullWorker {
-    const worker = new BullWorker(
-      queueName(lane),
-      async (job: Job): Promise<string> => {
-        const { words, failed } = await processDelivery(dependencies, job.data)
-        if (failed) throw new UnrecoverableError(words)
-        return words
-      },
-      {
-        connection,
-        prefix: config.QUEUE_PREFIX,
-        concurrency: config.WORKER_CONCURRENCY,
-        lockDuration: DELIVERY_LOCK_MS,
-        stalledInterval: DELIVERY_LOCK_MS,
-        // A stalled delivery is acknowledged by whoever gets it next: BullMQ must not fail it before.
-        maxStalledCount: 1_000,
-      },
-    )
+    const worker = new BullWorker(queueName(lane), createProcessor(dependencies), {
+      connection,
+      prefix: config.QUEUE_PREFIX,
+      concurrency: config.WORKER_CONCURRENCY,
+      lockDuration: DELIVERY_LOCK_MS,
+      stalledInterval: DELIVERY_LOCK_MS,
+      // A stalled delivery is acknowledged by whoever gets it next: BullMQ must not fail it before.
+      maxStalledCount: 1_000,
+    })
+    // Losing a delivery means nothing while the claim in Postgres holds; whether it does is looked at now.
+    worker.on('lockRenewalFailed', () => runningJobs.lookSoon())
     worker.on('error', (error) => logger.warn({ lane, error: error.message }, 'worker queue error'))
     worker.on('failed', (job, error) => {
       if (error instanceof UnrecoverableError) return

@@ -5,7 +5,7 @@ import { Prisma } from './generated/client.ts'
 import { sourcesOf, type TerminalState, type WaitingOn } from '../contracts/job-state.ts'
 import type { Reason } from '../contracts/reason.ts'
 import { type Queryable, sql } from './database.ts'
-import { encodeStoredJson, storedText } from './stored-value.ts'
+import { encodeStoredJson, READABLE_FORMAT, storedText } from './stored-value.ts'
 
 export type { AgentJob } from './generated/client.ts'
 
@@ -21,7 +21,8 @@ const states = (list: readonly string[]) => Prisma.join(list.map((state) => sql`
 
 /**
  * Claims a job for an attempt: only while it is pending, with exactly this delivery, before its deadline, with no abort
- * wish. A claim that got no answer may be made again with its token. Null: the delivery does not count any more.
+ * wish, and with a journal that this code can read. A claim that got no answer may be made again with its token. Null: the
+ * delivery does not count any more, or the job is for newer workers.
  */
 export async function claimJob(
   db: Queryable,
@@ -32,7 +33,7 @@ export async function claimJob(
       "state" = 'running', "attempt" = "attempt" + 1, "claimToken" = ${claim.token}, "workerId" = ${claim.workerId},
       "waitingOn" = null, "waitUntil" = null, "startedAt" = coalesce("startedAt", clock_timestamp())
     where "id" = ${claim.jobId} and "state" = 'pending' and "deliverySeq" = ${claim.deliverySeq}
-      and "deadlineAt" > clock_timestamp() and "abortRequestedAt" is null
+      and "deadlineAt" > clock_timestamp() and "abortRequestedAt" is null and "journalFormat" <= ${READABLE_FORMAT}
     returning *, ${MS_LEFT} as "msLeft"`)
   return rows[0] ?? findOwnClaim(db, claim)
 }
@@ -44,6 +45,14 @@ async function findOwnClaim(db: Queryable, claim: Claim): Promise<ClaimedJob | n
     select *, ${MS_LEFT} as "msLeft" from "offshoot"."AgentJob"
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'`)
   return rows[0] ?? null
+}
+
+/** Whether this delivery counts, but for a worker that reads newer formats than this one. */
+export async function isForNewerWorkers(db: Queryable, jobId: string, deliverySeq: number): Promise<boolean> {
+  const count = await db.agentJob.count({
+    where: { id: jobId, state: 'pending', deliverySeq, journalFormat: { gt: READABLE_FORMAT } },
+  })
+  return count > 0
 }
 
 /**

@@ -112,6 +112,7 @@ export async function storeModelOutput(db: Queryable, claim: Claim, output: Mode
   const rows = await db.$queryRaw<{ abortRequested: boolean }[]>(sql`
     with holder as (
       update "offshoot"."AgentJob" set "steps" = greatest("steps", ${index + 1}), "crashes" = 0, "stepRetries" = 0,
+        "journalFormat" = greatest("journalFormat", ${STORED_FORMAT}),
         ${added('inputTokens', usage.inputTokens, index)}, ${added('outputTokens', usage.outputTokens, index)},
         ${added('reasoningTokens', usage.reasoningTokens, index)}, ${added('totalTokens', usage.totalTokens, index)}
       where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'

@@ -6,8 +6,13 @@
 import type { Prisma } from './generated/client.ts'
 
 const TAG = '$offshoot'
-/** The number of this format, kept with every step. A worker reads its own and the one before. */
+/**
+ * The number of the format that is written here, kept with every step and, the newest of them, with the job. What is written
+ * in a new format is first only read for one release, so that the workers of a rolling deploy can read each other's.
+ */
 export const STORED_FORMAT = 1
+/** The newest format that is read here, besides the one before: a job with a newer one is left to newer workers. */
+export const READABLE_FORMAT = 1
 
 /** Text that Postgres takes and that people can read: well-formed, without U+0000. */
 export function storedText(text: string): string {

@@ -12,7 +12,7 @@ import { appendMessage } from '../db/convos.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
 import { type Queryable, sql } from '../db/database.ts'
 import type { Prisma } from '../db/generated/client.ts'
-import { encodeStored, storedText } from '../db/stored-value.ts'
+import { encodeStored, STORED_FORMAT, storedText } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { priorityOfNewJob, tellDelivery } from './deliver.ts'
@@ -122,7 +122,8 @@ export async function insertSpawn(runtime: Runtime, tx: Tx, prepared: PreparedSp
 /** Sets the deadline by Postgres's clock, counts the job in its tree, and tells of its delivery. */
 export async function startPending(tx: Tx, job: AgentJob): Promise<AgentJob> {
   await tx.db.$executeRaw(sql`
-    update "offshoot"."AgentJob" set "deadlineAt" = clock_timestamp() + make_interval(secs => ${job.timeoutMs / 1000}) where "id" = ${job.id}`)
+    update "offshoot"."AgentJob" set "journalFormat" = ${STORED_FORMAT},
+      "deadlineAt" = clock_timestamp() + make_interval(secs => ${job.timeoutMs / 1000}) where "id" = ${job.id}`)
   await tx.db.agentTree.update({ where: { rootJobId: job.rootJobId }, data: { jobs: { increment: 1 } } })
   tx.record({
     jobId: job.id,

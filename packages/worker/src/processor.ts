@@ -1,0 +1,24 @@
+// What BullMQ calls for a delivery: our outcome in BullMQ's words, and BullMQ's signal as a reason to look.
+import { DelayedError, type Job, UnrecoverableError } from 'bullmq'
+import { type DeliveryDependencies, processDelivery } from './process-delivery.ts'
+
+export type Processor = (job: Job, token: string | undefined, signal: AbortSignal | undefined) => Promise<string>
+
+/**
+ * BullMQ hands its signal only to a function that declares three parameters: nothing around this one may hide them. The
+ * signal (`worker.cancelJob`) is no abort, since it says neither who wants the end nor why, and dies with this process: it
+ * makes the worker ask Postgres at once. A run ends when the record says so.
+ */
+export function createProcessor(dependencies: DeliveryDependencies): Processor {
+  return async (job, token, signal) => {
+    const look = () => dependencies.runningJobs.lookSoon()
+    signal?.addEventListener('abort', look, { once: true })
+    const { words, failed, againAfterMs } = await processDelivery(dependencies, job.data)
+    if (againAfterMs !== undefined) {
+      await job.moveToDelayed(Date.now() + againAfterMs, token)
+      throw new DelayedError(words)
+    }
+    if (failed) throw new UnrecoverableError(words)
+    return words
+  }
+}
