@@ -12,6 +12,7 @@ import { loadConfig } from '../src/config.ts'
 import type { Ending } from '../src/db/agent-jobs.ts'
 import { requestAbort } from '../src/operations/abort-agent.ts'
 import { finishAgent } from '../src/operations/finish-agent.ts'
+import { retryAgent } from '../src/operations/retry-agent.ts'
 import { openRuntime, type Runtime } from '../src/runtime.ts'
 
 const eventSchema = z.object({ id: z.string(), name: z.string(), data: z.record(z.string(), z.unknown()) })
@@ -103,6 +104,24 @@ test('STATE-8 UX-7: an endpoint that refuses leaves the job alone; the same even
   })
   expect(received.map((each) => each.id)).toEqual([`agent-job-${job.id}-1`])
   expect(await readJob(stage, job.id)).toMatchObject({ completionEventFired: true })
+})
+
+test('an event of a generation that comes late does not stand for that of the next one', async () => {
+  behaviour = 400
+  const job = await endedJob({ state: 'failed', reason: 'model_auth', result: null, error: 'No.', partial: false })
+  await waitUntil(async () => ((await entryOf(job.id))?.attempts ?? 0) > 0)
+  await retryAgent(stage.runtime, { userId: 'alice', admin: false }, { jobId: job.id }, 'alice')
+  behaviour = 200
+  await waitUntil(async () => {
+    await stage.runtime.outbox.dispatchDue()
+    return (await entryOf(job.id))?.doneAt !== null
+  })
+  expect(received).toMatchObject([{ id: `agent-job-${job.id}-1` }])
+  expect(await readJob(stage, job.id)).toMatchObject({ generation: 2, completionEventFired: false })
+  const again = await claimNext(stage.runtime, job.id)
+  await finishAgent(stage.runtime, again, { guard: claimOf(again), ending: COMPLETED })
+  await waitUntil(async () => (await readJob(stage, job.id)).completionEventFired)
+  expect(received.at(-1)).toMatchObject({ id: `agent-job-${job.id}-2` })
 })
 
 test('UX-7: an endpoint that hangs delays nothing', async () => {

@@ -30,12 +30,15 @@ export function openCompletionEvents({
         ...(config.INNGEST_BASE_URL === undefined ? {} : { baseUrl: config.INNGEST_BASE_URL }),
       })
       await client.send(event)
-      await markFired(database, jobId)
+      await markFired(database, jobId, event.id)
       logger.debug({ jobId, eventId: event.id }, 'completion event sent')
     },
   }
 }
 
-async function markFired(database: Queryable, jobId: string): Promise<void> {
-  await database.$executeRaw(sql`update "offshoot"."AgentJob" set "completionEventFired" = true where "id" = ${jobId}`)
+/** An event that is sent late must not stand for that of the generation which a retry has begun since. */
+async function markFired(database: Queryable, jobId: string, eventId: string): Promise<void> {
+  await database.$executeRaw(sql`
+    update "offshoot"."AgentJob" set "completionEventFired" = true
+    where "id" = ${jobId} and ${eventId} = 'agent-job-' || "id" || '-' || "generation"`)
 }

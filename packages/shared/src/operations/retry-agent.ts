@@ -1,6 +1,8 @@
 // An operator's retry: a failed or aborted job goes on from its journal as a new generation. Steps, tokens and cost go on
-// counting; the abort wish is cleared, and the deadline begins anew with the same length.
-import type { AgentJob } from '../db/agent-jobs.ts'
+// counting; the abort wish is cleared, and the deadline begins anew with the same length, within that of a live parent. A
+// retry is held to what a spawn is held to: the user's cap, and a parent that still wants the job.
+import { isTerminal } from '../contracts/job-state.ts'
+import { type AgentJob, readDeadlineMsLeft } from '../db/agent-jobs.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
 import { sql } from '../db/database.ts'
 import type { RetryInput } from '../contracts/retry.ts'
@@ -8,6 +10,7 @@ import { findReadableJob } from './check-agent.ts'
 import { tellDelivery } from './deliver.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
 import type { JobReader } from './readable-jobs.ts'
+import { checkUserCap } from './spawn-agent.ts'
 import type { Runtime } from '../runtime.ts'
 import { lockTree, transact, type Tx } from './transact.ts'
 
@@ -32,7 +35,7 @@ export async function retryAgent(
   try {
     return await transact(runtime, async (tx) => {
       await lockTree(tx, found.rootJobId)
-      return retryInTransaction(tx, found.id, input, actorId)
+      return retryInTransaction(runtime, tx, found.id, input, actorId)
     })
   } catch (error) {
     // A convo has one live turn: another one has begun since.
@@ -41,28 +44,28 @@ export async function retryAgent(
   }
 }
 
-async function retryInTransaction(tx: Tx, jobId: string, input: RetryInput, actorId: string): Promise<RetryAnswer> {
+async function retryInTransaction(
+  runtime: Runtime,
+  tx: Tx,
+  jobId: string,
+  input: RetryInput,
+  actorId: string,
+): Promise<RetryAnswer> {
+  // The job's row before the user's: the lock order.
+  await tx.db.$executeRaw(sql`select 1 from "offshoot"."AgentJob" where "id" = ${jobId} for update`)
   const before = await tx.db.agentJob.findUnique({ where: { id: jobId } })
   // Retention was faster.
   if (before === null) return { kind: 'not_found' }
-  if (before.state !== 'failed' && before.state !== 'aborted') {
-    return {
-      kind: 'refused',
-      refusal: refuse('invalid_request', `Only a failed or aborted job can be retried; this one is ${before.state}.`),
-    }
-  }
   const steps = Math.max(0, before.steps - (LAST_STEP_IS_MADE_AGAIN.includes(before.reason ?? '') ? 1 : 0))
   const maxSteps = input.maxSteps ?? before.maxSteps
-  const timeoutMs = input.timeoutSeconds === undefined ? before.timeoutMs : Math.ceil(input.timeoutSeconds * 1_000)
-  if (steps >= maxSteps) {
-    return {
-      kind: 'refused',
-      refusal: refuse(
-        'invalid_request',
-        `The job has made ${steps} of ${maxSteps} steps. Give a larger maxSteps to retry it.`,
-      ),
-    }
-  }
+  const unfit = whyUnfit(before, { steps, maxSteps })
+  if (unfit !== undefined) return { kind: 'refused', refusal: unfit }
+  const parent = await lookAtParent(tx, before)
+  if ('refused' in parent) return { kind: 'refused', refusal: parent }
+  const cap = await checkUserCap(runtime, tx, before.ownerId)
+  if ('refused' in cap) return { kind: 'refused', refusal: cap }
+  const askedMs = input.timeoutSeconds === undefined ? before.timeoutMs : input.timeoutSeconds * 1_000
+  const timeoutMs = Math.ceil(Math.min(askedMs, parent.deadlineMsLeft))
   if (steps < before.steps) await dropLastStep(tx, before)
   const rows = await tx.db.$queryRaw<AgentJob[]>(sql`
     update "offshoot"."AgentJob" set
@@ -84,6 +87,36 @@ async function retryInTransaction(tx: Tx, jobId: string, input: RetryInput, acto
   })
   tellDelivery(tx, job, 'wake')
   return { kind: 'retried', job }
+}
+
+function whyUnfit(job: AgentJob, { steps, maxSteps }: { steps: number; maxSteps: number }): Refusal | undefined {
+  if (job.state !== 'failed' && job.state !== 'aborted')
+    return refuse('invalid_request', `Only a failed or aborted job can be retried; this one is ${job.state}.`)
+  if (steps < maxSteps) return undefined
+  return refuse(
+    'invalid_request',
+    `The job has made ${steps} of ${maxSteps} steps. Give a larger maxSteps to retry it.`,
+  )
+}
+
+/**
+ * What a child's parent leaves it: the time to the parent's own deadline while that is live. A parent that has ended, or is
+ * about to, leaves it none, unless this is a job that outlives its parent's end.
+ */
+async function lookAtParent(tx: Tx, job: AgentJob): Promise<Refusal | { deadlineMsLeft: number }> {
+  if (job.parentJobId === null) return { deadlineMsLeft: Infinity }
+  const parent = await tx.db.agentJob.findUnique({
+    where: { id: job.parentJobId },
+    select: { state: true, abortRequestedAt: true },
+  })
+  if (parent !== null && !isTerminal(parent.state) && parent.abortRequestedAt === null)
+    return { deadlineMsLeft: await readDeadlineMsLeft(tx.db, job.parentJobId) }
+  const outlives = job.mode === 'async' && (job.onParentEnd === 'continue' || parent?.state === 'completed')
+  if (outlives) return { deadlineMsLeft: Infinity }
+  return refuse(
+    'invalid_request',
+    `Its parent, job ${job.parentJobId}, has ended or is about to, and this job does not go on without it. Retry the parent first, or spawn a new job.`,
+  )
 }
 
 /** The cost of the step stays counted; only its output goes. */
