@@ -1,12 +1,17 @@
 // The way of frames from a run to its live stream: the first of a burst goes out at once, what follows within the
 // batching interval goes together. All writers of a process share one timer. A batch is sent until Redis has taken it, so
-// that a text has no holes; while Redis is away what follows waits, deltas joined, up to a limit.
+// that a text has no holes; while Redis is away what follows waits, deltas joined, up to a limit, and is tried ever less
+// often. What an attempt that is over has not got rid of is given up after a while: then its end frame alone is told.
 import type { UIMessageChunk } from 'ai'
 import type { LiveStreams, NewBatch } from '@offshoot/shared/queue/live-streams'
 import type { Signals } from '@offshoot/shared/queue/signals'
 
 /** How long frames are collected before they go out together. */
 const BATCH_MS = 40
+/** How long what could not be sent waits at the most for another try: viewers should have it before the end frame. */
+const LONGEST_WAIT_MS = 250
+/** How long frames may outlive their attempt. */
+const LEFTOVER_LIMIT_MS = 60_000
 /** What a flush waits for at the most; a Redis that is away never answers. */
 const FLUSH_LIMIT_MS = 500
 /** Frames kept for one job while a batch is on its way; what comes beyond that is dropped. */
@@ -18,25 +23,20 @@ export interface LiveWriter {
   restartStep(): void
   /** Resolves when everything written so far has gone out, or after half a second. */
   flush(): Promise<void>
+  /** The attempt is over. What is still to be sent is tried for another minute. */
+  end(): void
 }
 
 export interface LiveWriters {
   open(attempt: { jobId: string; generation: number; attempt: number; onFenced: () => void }): LiveWriter
 }
 
-export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): LiveWriters {
-  const dirty = new Set<() => void>()
-  let timer: NodeJS.Timeout | undefined
-
-  function schedule(send: () => void): void {
-    dirty.add(send)
-    timer ??= setTimeout(() => {
-      timer = undefined
-      const due = [...dirty]
-      dirty.clear()
-      for (const each of due) each()
-    }, BATCH_MS)
-  }
+export function createLiveWriters(
+  liveStreams: LiveStreams,
+  signals: Signals,
+  { leftoverLimitMs = LEFTOVER_LIMIT_MS }: { leftoverLimitMs?: number } = {},
+): LiveWriters {
+  const clock = createClock()
 
   return {
     open({ jobId, generation, attempt, onFenced }) {
@@ -48,7 +48,9 @@ export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): L
       let number = 0
       let afterSeq = 0
       let restartsStep = false
+      /** Nothing more is sent: a newer attempt writes, or this one is long over. */
       let fenced = false
+      let givesUpAt = Infinity
 
       const isPending = () => !fenced && (underway !== undefined || batch !== undefined || buffer.length > 0)
 
@@ -57,10 +59,18 @@ export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): L
         batch ??= nextBatch()
         if (batch === undefined) return
         sentAt = performance.now()
+        if (sentAt > givesUpAt) return close()
         underway = append(batch).finally(() => {
           underway = undefined
-          if (isPending()) schedule(send)
+          clock.tell({ gotThrough: batch === undefined })
+          if (isPending()) clock.schedule(send)
         })
+      }
+
+      function close(): void {
+        fenced = true
+        buffer = []
+        batch = undefined
       }
 
       /** A batch ends where a step ends, so that a step can be taken back as a whole. */
@@ -79,8 +89,7 @@ export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): L
           const last = await liveStreams.append(jobId, { ...sent, afterSeq })
           batch = undefined
           if (last === false) {
-            fenced = true
-            buffer = []
+            close()
             onFenced()
             return
           }
@@ -95,8 +104,8 @@ export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): L
         write(chunk) {
           if (fenced || buffer.length >= MAX_BUFFERED) return
           if (!joinDelta(buffer, chunk)) buffer.push(chunk)
-          if (performance.now() - sentAt >= BATCH_MS) send()
-          else schedule(send)
+          if (performance.now() - sentAt >= clock.waitMs()) send()
+          else clock.schedule(send)
         },
         restartStep() {
           restartsStep = true
@@ -113,7 +122,32 @@ export function createLiveWriters(liveStreams: LiveStreams, signals: Signals): L
           await Promise.race([all, new Promise((resolve) => (limit = setTimeout(resolve, FLUSH_LIMIT_MS)))])
           clearTimeout(limit)
         },
+        end() {
+          givesUpAt = performance.now() + leftoverLimitMs
+        },
       }
+    },
+  }
+}
+
+/** The one timer of all writers. It comes less and less often while nothing gets through. */
+function createClock() {
+  const dirty = new Set<() => void>()
+  let timer: NodeJS.Timeout | undefined
+  let waitMs = BATCH_MS
+  return {
+    waitMs: () => waitMs,
+    tell({ gotThrough }: { gotThrough: boolean }): void {
+      waitMs = gotThrough ? BATCH_MS : Math.min(waitMs * 2, LONGEST_WAIT_MS)
+    },
+    schedule(send: () => void): void {
+      dirty.add(send)
+      timer ??= setTimeout(() => {
+        timer = undefined
+        const due = [...dirty]
+        dirty.clear()
+        for (const each of due) each()
+      }, waitMs)
     },
   }
 }

@@ -93,6 +93,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     }
   } finally {
     clearTimeout(deadline)
+    live.end()
     forget()
   }
 }

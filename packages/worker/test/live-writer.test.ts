@@ -158,6 +158,64 @@ test('what was written while the connection was cut comes once it is back, whole
   expect(text).toBe(Array.from({ length: 21 }, (_, at) => `${at} `).join(''))
 })
 
+/** Writers whose batches are refused until the test says otherwise, and when they were tried. */
+function openRefused(jobId: string, options: { leftoverLimitMs?: number } = {}) {
+  const { liveStreams, signals } = stage.runtime
+  const tries: number[] = []
+  const refusing = { on: true }
+  const refusable: typeof liveStreams = {
+    ...liveStreams,
+    async append(id, batch) {
+      if (id === jobId) tries.push(performance.now())
+      if (id === jobId && refusing.on) throw new Error('refused')
+      return liveStreams.append(id, batch)
+    },
+  }
+  const writers = createLiveWriters(refusable, signals, options)
+  const live = writers.open({ jobId, generation: 1, attempt: 1, onFenced: () => undefined })
+  return { writers, live, tries, refusing }
+}
+
+test('what Redis does not take is tried less and less often, and comes whole once it does', async () => {
+  const jobId = newId()
+  const { live, tries, refusing } = openRefused(jobId)
+  for (let at = 0; at < 10; at += 1) live.write(delta(`${at} `))
+  await waitUntil(() => tries.length === 8)
+  const [first = 0, last = 0] = [tries[0], tries[7]]
+  expect(last - first).toBeGreaterThan(1_000)
+  refusing.on = false
+  await waitUntil(async () => (await batchesOf(jobId)).length === 2)
+  expect((await batchesOf(jobId)).flatMap(({ chunks }) => chunks)).toEqual([delta('0 '), delta('1 2 3 4 5 6 7 8 9 ')])
+})
+
+test('what an attempt that is over could not send is given up after a while', async () => {
+  const jobId = newId()
+  const { writers, live, tries, refusing } = openRefused(jobId, { leftoverLimitMs: 300 })
+  live.write(delta('unsaid'))
+  await waitUntil(() => tries.length === 2)
+  live.end()
+  // Another job of the process keeps the writers' clock going.
+  const other = newId()
+  const busy = writers.open({ jobId: other, generation: 1, attempt: 1, onFenced: () => undefined })
+  await waitUntil(() => {
+    busy.write(delta('x'))
+    return performance.now() - (tries.at(-1) ?? 0) > 1_000
+  })
+  refusing.on = false
+  busy.write(delta('y'))
+  await busy.flush()
+  expect(await batchesOf(jobId)).toEqual([])
+})
+
+test('an attempt that is over still sends what it has', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  live.write(delta('one '))
+  live.write(delta('two'))
+  live.end()
+  expect(await waitUntil(async () => (await batchesOf(jobId)).length === 2)).toBe(true)
+})
+
 test('with Redis away a flush does not wait, and nothing throws', async () => {
   await redis.stop()
   await waitUntil(() => !stage.runtime.signals.isReachable())
