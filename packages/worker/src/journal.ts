@@ -22,6 +22,7 @@ import { callModelWithRetries } from './model-retries.ts'
 import { createPersist } from './persist.ts'
 import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
 import type { StopSwitch } from './run-stop.ts'
+import { toolCallOf, withToolCall } from './tool-call-context.ts'
 
 /** Ends that are answers, and are therefore stored. After any other the step counts as not made. */
 export const STORED_FINISHES: ReadonlySet<string> = new Set(['stop', 'tool-calls', 'length', 'content-filter'])
@@ -70,6 +71,11 @@ export function createJournal(options: JournalOptions): Journal {
     onStreaming: (toolCallId: string) => void streaming.add(toolCallId),
   }
 
+  function callUnderWay(toolCallId: string) {
+    const { index, playback } = current
+    return toolCallOf({ jobId: claim.jobId, index, generation: playback?.step.generation ?? generation }, toolCallId)
+  }
+
   /** Lets parts through and stores the whole output before its `finish`. */
   function recording({
     index,
@@ -116,9 +122,14 @@ export function createJournal(options: JournalOptions): Journal {
         return { ...result, stream: result.stream.pipeThrough(recording(step)) }
       },
     },
-    // A ToolSet's values are tools; its type only spells out their combinations.
     wrapTools: (set) =>
-      Object.fromEntries(Object.entries(set).map(([name, tool]) => [name, journaledTool(tools, name, tool as Tool)])),
+      Object.fromEntries(
+        Object.entries(set).map(([name, tool]) => [
+          name,
+          // A ToolSet's values are tools; its type only spells out their combinations.
+          journaledTool(tools, name, withToolCall(tool as Tool, callUnderWay)),
+        ]),
+      ),
     storeWhole: (index, messages) => persist(() => storeWholeStep(database, claim, index, messages)),
     streams: (toolCallId) => streaming.has(toolCallId),
   }

@@ -10,6 +10,7 @@ import type { CurrentStep } from './journal.ts'
 import { untilAborted } from './pause.ts'
 import type { Persist } from './persist.ts'
 import type { StopSwitch } from './run-stop.ts'
+import { isAsyncIterable } from './tool-call-context.ts'
 
 export interface ToolJournal {
   database: Database
@@ -88,7 +89,7 @@ async function decideCutCall({ database, claim, persist, stopSwitch }: ToolJourn
     `The outcome of this call of ${toolName} is unknown: the process that ran it was lost. It may have taken effect. Check before you call it again.`,
   )
   await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
-  if (onCrash === 'fail') stopSwitch.stop({ kind: 'error', error })
+  if (onCrash === 'fail') stopSwitch.stop({ kind: 'call-unknown', toolName })
   throw error
 }
 
@@ -116,8 +117,4 @@ async function* valuesUntilAborted(values: AsyncIterable<unknown>, signal: Abort
     // Not waited for: a generator that hangs never returns.
     void Promise.resolve(iterator.return?.()).catch(() => undefined)
   }
-}
-
-function isAsyncIterable(value: unknown): value is AsyncIterable<unknown> {
-  return typeof value === 'object' && value !== null && Symbol.asyncIterator in value
 }

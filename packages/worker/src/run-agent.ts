@@ -215,12 +215,12 @@ function stoppedOutcome({ job }: Attempt, state: RunState, stop: RunStop): RunOu
         ...partial,
         error: REASONS.aborted_by_user.sentence,
       })
-    case 'error':
+    case 'call-unknown':
       return ended(state, {
         state: 'failed',
-        reason: 'worker_crash',
+        reason: 'worker_lost',
         ...partial,
-        error: stop.error instanceof Error ? stop.error.message : REASONS.worker_crash.sentence,
+        error: `${REASONS.worker_lost.sentence} The outcome of its call of ${stop.toolName} is unknown, and that tool lets no job go on then.`,
       })
   }
 }

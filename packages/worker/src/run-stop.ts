@@ -8,8 +8,8 @@ export type RunStop =
   | { kind: 'claim-lost'; because: string }
   /** The process is about to end: the job goes to another worker. */
   | { kind: 'drain' }
-  /** The runner itself ends the attempt with this error. */
-  | { kind: 'error'; error: unknown }
+  /** Nobody knows what came of a tool call that a lost worker ran, and its tool lets no job go on then. */
+  | { kind: 'call-unknown'; toolName: string }
 
 /** The reason of the abort signal that stops a run. */
 export class RunStopped extends Error {

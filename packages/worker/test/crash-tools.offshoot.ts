@@ -3,6 +3,7 @@ import { access, appendFile } from 'node:fs/promises'
 import { jsonSchema, tool } from 'ai'
 import { MockLanguageModelV4 } from 'ai/test'
 import { defineConfig } from '@offshoot/shared/extensions'
+import { getToolCall } from '@offshoot/shared/tool-call'
 import type { AiTool } from '@offshoot/shared/tools/registry'
 
 const file = process.env['NOTES_FILE'] ?? ''
@@ -53,6 +54,20 @@ export default defineConfig({
     slow('slow'),
     slow('slowRetry', 'retry'),
     slow('slowFail', 'fail'),
+    {
+      id: 'order',
+      group: 'test',
+      userSelect: true,
+      onCrash: 'retry',
+      tool: tool({
+        inputSchema,
+        async execute({ text }) {
+          await note(`order ${getToolCall().idempotencyKey} ${text}`)
+          while (!(await exists(`${file}.${text}`))) await new Promise((resolve) => setTimeout(resolve, 20))
+          return `ordered ${text}`
+        },
+      }),
+    },
     {
       id: 'stubborn',
       group: 'test',

@@ -168,14 +168,45 @@ describe('SIGKILL', () => {
     expect(raw.requests('be slow again')).toHaveLength(2)
   })
 
-  test('a cut call of a tool that must not be in doubt fails the job', async () => {
+  test('a call that runs again has the idempotency key of its first run, and no other call has it', async () => {
+    raw.answer(
+      'order twice',
+      (reply) => {
+        reply.call('order', { text: 'tea' }, 'call_0')
+        reply.call('order', { text: 'milk' }, 'call_1')
+        reply.finish()
+      },
+      callsTool('order', { text: 'cake' }, 'call_0'),
+      says('ordered'),
+    )
+    const { id } = await spawnRoot(stage, 'bot', 'order twice')
+    const notes = async () => [...(await stage.notesOf('tea')), ...(await stage.notesOf('milk'))]
+    await waitUntil(async () => (await notes()).length === 2)
+    await killWorkerOf(id)
+    await waitUntil(async () => (await notes()).length === 4)
+    for (const text of ['tea', 'milk', 'cake']) await stage.release(text)
+    expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'ordered', attempt: 2 })
+    const [tea, milk, cake] = await Promise.all(['tea', 'milk', 'cake'].map((text) => stage.notesOf(text)))
+    expect(tea).toEqual([tea?.[0], tea?.[0]])
+    expect(milk).toEqual([milk?.[0], milk?.[0]])
+    expect(cake).toHaveLength(1)
+    const keys = [tea, milk, cake].map((lines) => lines?.[0]?.split(' ')[1])
+    expect(new Set(keys).size).toBe(3)
+  })
+
+  test('a cut call of a tool that must not be in doubt fails the job as worker_lost, and the sentence names the tool', async () => {
     raw.answer('be slow and sure', callsTool('slowFail', { text: 'sure' }), says('never'))
     const { id } = await spawnRoot(stage, 'bot', 'be slow and sure')
     await stage.untilNote('slowFail begins sure')
     await killWorkerOf(id)
     const job = await endOf(stage, id)
-    expect(job).toMatchObject({ state: 'failed', reason: 'worker_crash', attempt: 2 })
-    expect(job.error).toContain('The outcome of this call of slowFail is unknown')
+    expect(job).toMatchObject({
+      state: 'failed',
+      reason: 'worker_lost',
+      attempt: 2,
+      error:
+        'The process that ran the job was lost. The outcome of its call of slowFail is unknown, and that tool lets no job go on then.',
+    })
     expect(await stage.notesOf('sure')).toEqual(['slowFail begins sure'])
     expect(raw.requests('be slow and sure')).toHaveLength(1)
   })

@@ -34,7 +34,7 @@ export async function openSystemStage(environment: Record<string, string> = {}):
       ...environment,
     },
   })
-  await stage.putBot('bot', { toolNames: ['spawnAgent', 'note', 'slow', 'slowRetry', 'slowFail', 'stubborn'] })
+  await stage.putBot('bot', { toolNames: ['spawnAgent', 'note', 'slow', 'slowRetry', 'slowFail', 'order', 'stubborn'] })
   const fleet = await startFleet(stage, 2)
   const notes = async () => (await readFile(notesFile, 'utf8')).split('\n').filter(Boolean)
   return {

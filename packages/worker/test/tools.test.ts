@@ -4,6 +4,7 @@ import { MockLanguageModelV4 } from 'ai/test'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { decodeStored } from '@offshoot/shared/db/stored-value'
 import { getSpawnContext } from '@offshoot/shared/spawn-context'
+import { getToolCall } from '@offshoot/shared/tool-call'
 import type { AiTool } from '@offshoot/shared/tools/registry'
 import { answerOf, runRoot } from '@offshoot/testing/agents'
 import { callsTool, type RawModel, says, startRawModel } from '@offshoot/testing/raw-model'
@@ -34,6 +35,7 @@ const tools: AiTool[] = [
   }),
   custom('give', ({ what }) => ({ null: null, false: false, zero: 0, empty: '', nothing: undefined })[String(what)]),
   custom('whoAmI', () => getSpawnContext()),
+  custom('whichCall', () => getToolCall()),
   custom('shorten', () => ({ long: 'x'.repeat(1_000) }), {
     toModelOutput: () => ({ type: 'text', value: 'a long thing' }),
   }),
@@ -196,6 +198,16 @@ test('a tool knows for whom it runs', async () => {
     parentConvoId: job.convoId,
     spawnDepth: 1,
     parentJobId: job.id,
+  })
+})
+
+test('a tool knows which call it runs for', async () => {
+  const { job, call } = await runCall('which call', 'whichCall')
+  expect(decodeStored(call?.output)).toEqual({
+    jobId: job.id,
+    step: 0,
+    toolCallId: 'call_whichCall',
+    idempotencyKey: expect.stringMatching(/^[0-9a-f]{64}$/),
   })
 })
 

@@ -10,6 +10,8 @@ import { decodeStored, encodeStoredJson, STORED_FORMAT } from './stored-value.ts
 
 export interface StoredStep {
   index: number
+  /** Which generation of the job made it; absent in a step that this attempt has made itself. */
+  generation?: number
   finishReason: string | null
   usage: Usage | null
   /** What the model said, as the AI SDK's provider parts. */
@@ -46,6 +48,7 @@ export async function loadSteps(db: Queryable, jobId: string): Promise<StoredSte
   const rows = await db.agentStep.findMany({ where: { jobId }, orderBy: { index: 'asc' } })
   return rows.map((row) => ({
     index: row.index,
+    generation: row.generation,
     finishReason: row.finishReason,
     // Written by `storeModelOutput` and `storeWholeStep` from values of these types.
     usage: row.usage === null ? null : (row.usage as Usage),
