@@ -141,7 +141,7 @@ describe('what a retry does', () => {
     expect(await readJob(stage, job.id)).toMatchObject({ state: 'running', steps: 1, totalTokens: 15n })
   })
 
-  test.each(['output_limit', 'content_filter', 'empty_output'] as const)(
+  test.each(['output_limit', 'content_filter', 'empty_output', 'invalid_tool_input'] as const)(
     'after %s the last step is made again: its output goes, its messages are unread, its cost stays',
     async (reason) => {
       const { database } = stage.runtime

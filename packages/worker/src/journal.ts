@@ -51,8 +51,8 @@ export interface Journal {
   begin(step: CurrentStep): void
   middleware: LanguageModelMiddleware
   wrapTools(tools: ToolSet): ToolSet
-  /** Stores a step as whole. */
-  storeWhole(index: number, messages: NonNullable<StoredStep['responseMessages']>): Promise<void>
+  /** Stores a step as whole. `malformed`: it called tools, and every call was malformed. */
+  storeWhole(index: number, messages: NonNullable<StoredStep['responseMessages']>, malformed?: boolean): Promise<void>
   /** True when the call streams values, which viewers should see. */
   streams(toolCallId: string): boolean
 }
@@ -130,7 +130,8 @@ export function createJournal(options: JournalOptions): Journal {
           journaledTool(tools, name, withToolCall(tool as Tool, callUnderWay)),
         ]),
       ),
-    storeWhole: (index, messages) => persist(() => storeWholeStep(database, claim, index, messages)),
+    storeWhole: (index, messages, malformed) =>
+      persist(() => storeWholeStep(database, claim, index, messages, malformed)),
     streams: (toolCallId) => streaming.has(toolCallId),
   }
 }

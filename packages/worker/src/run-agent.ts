@@ -12,6 +12,7 @@ import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
 import { createJournal } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
+import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
 import { untilPostgresAnswers } from './persist.ts'
 import { type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
@@ -179,6 +180,10 @@ function endingOf(step: StoredStep, state: RunState): Ending {
   })
   if (step.finishReason === 'length') return fail('output_limit')
   if (step.finishReason === 'content-filter') return fail('content_filter')
+  if (endsMalformed(state.steps)) {
+    const { sentence } = REASONS.invalid_tool_input
+    return { ...fail('invalid_tool_input'), error: `${sentence} (${MAX_MALFORMED_STEPS} steps in a row)` }
+  }
   if (result === null) return fail('empty_output')
   const usedAll = state.steps.length >= state.maxSteps && state.steps.length > 1
   return { state: 'completed', reason: usedAll ? 'step_limit' : 'completed', result, partial: false }

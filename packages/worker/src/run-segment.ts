@@ -14,6 +14,7 @@ import type { StoredInboxItem, StoredToolCall } from '@offshoot/shared/db/journa
 import type { Config } from '@offshoot/shared/config'
 import { type Journal, STORED_FINISHES } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
+import { endsMalformed, isMalformed } from './malformed-calls.ts'
 import { UnusableFinishError } from './model-errors.ts'
 import type { ResolvedAgent } from './resolve-agent.ts'
 import type { RunState } from './run-state.ts'
@@ -53,10 +54,15 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
         throw new UnusableFinishError(
           `the model's stream ended with finish reason "${step.rawFinishReason ?? step.finishReason}"`,
         )
-      await journal.storeWhole(firstIndex + stored, step.response.messages)
+      await journal.storeWhole(firstIndex + stored, step.response.messages, isMalformed(step))
       state.addWholeStep(firstIndex + stored, step)
     }
   }
+
+  const stepsSoFar = (steps: readonly StepResult<ToolSet>[]) => [
+    ...state.steps.filter((step) => step.index < firstIndex),
+    ...steps.map((step) => ({ malformed: isMalformed(step) })),
+  ]
 
   const result = streamText({
     model: wrapLanguageModel({
@@ -76,7 +82,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
       stepMs: config.MODEL_STEP_MS,
       toolMs: config.TOOL_TIMEOUT_MS,
     },
-    stopWhen: isStepCount(state.maxSteps - firstIndex),
+    stopWhen: [isStepCount(state.maxSteps - firstIndex), ({ steps }) => endsMalformed(stepsSoFar(steps))],
     onStepEnd: (step) => void finished.push(step),
     onError: () => undefined,
     async prepareStep({ stepNumber, steps, messages: stepMessages }) {

@@ -31,6 +31,11 @@ function toolStep(index: number, finishReason = 'tool-calls'): StoredStep {
   ])
 }
 
+/** A step as the SDK tells of it. */
+function wholeStep(finishReason: string, messages: ModelMessage[] | null, calls: { invalid?: boolean }[] = []) {
+  return { finishReason, response: { messages }, toolCalls: calls } as never
+}
+
 const item = (seq: number, text: string, consumedAtStep: number | null): StoredInboxItem => ({
   seq: BigInt(seq),
   parts: [{ type: 'text', text }],
@@ -129,7 +134,7 @@ test('a step that is played back keeps the inbox items that its prompt had', () 
 test('inbox items stand before the answer of the step that read them', () => {
   const state = stateOf([toolStep(0)], { inbox: [item(1, 'first', 0)] })
   state.noteInbox(1, [item(2, 'second', null), item(3, 'third', null)])
-  state.addWholeStep(1, { finishReason: 'stop', response: { messages: said('done') } } as never)
+  state.addWholeStep(1, wholeStep('stop', said('done')))
   expect(state.messages()).toEqual([
     userMessage('first'),
     ...(toolStep(0).responseMessages ?? []),
@@ -178,7 +183,7 @@ test('STATE-10: the same tool call id in another step is another call', () => {
 
 test('a step that was played back becomes whole in its place', () => {
   const state = stateOf([step(0, 'tool-calls', null)])
-  state.addWholeStep(0, { finishReason: 'tool-calls', response: { messages: toolStep(0).responseMessages } } as never)
+  state.addWholeStep(0, wholeStep('tool-calls', toolStep(0).responseMessages))
   expect(state.steps).toHaveLength(1)
   expect(state.stepToPlayBack()).toBeUndefined()
   expect(state.nextIndex()).toBe(1)
@@ -198,6 +203,17 @@ test('the text of a step that has become whole is not cut text', () => {
   const state = stateOf([])
   state.beginText()
   state.addText('Let me look.')
-  state.addWholeStep(0, { finishReason: 'tool-calls', response: { messages: said('Let me look.') } } as never)
+  state.addWholeStep(0, wholeStep('tool-calls', said('Let me look.')))
   expect(state.cutText()).toBe('')
+})
+
+test('STATE-20: five malformed steps in a row end the job, whichever attempt made them', () => {
+  const malformed = (index: number) => ({ ...toolStep(index), malformed: true })
+  const state = stateOf([toolStep(0), malformed(1), malformed(2), malformed(3), malformed(4)])
+  expect(state.next(false)).toEqual({ kind: 'call-model' })
+  state.addWholeStep(5, wholeStep('tool-calls', toolStep(5).responseMessages, [{ invalid: true }]))
+  expect(state.next(true)).toMatchObject({ kind: 'end', step: { index: 5 } })
+  const mixed = stateOf([malformed(0), malformed(1), malformed(2), malformed(3)])
+  mixed.addWholeStep(4, wholeStep('tool-calls', toolStep(4).responseMessages, [{ invalid: true }, {}]))
+  expect(mixed.next(false)).toEqual({ kind: 'call-model' })
 })

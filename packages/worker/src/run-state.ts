@@ -3,6 +3,7 @@
 import type { ModelMessage, StepResult, ToolSet } from 'ai'
 import { type OpenCall, openCalls } from '@offshoot/shared/agent-message'
 import type { StoredInboxItem, StoredStep, StoredToolCall } from '@offshoot/shared/db/journal'
+import { endsMalformed, isMalformed } from './malformed-calls.ts'
 
 export type NextMove =
   | { kind: 'answer-calls'; step: StoredStep; calls: OpenCall[] }
@@ -66,7 +67,7 @@ export function createRunState(stored: {
       if (last === undefined || last.responseMessages === null) return { kind: 'call-model' }
       const calls = openCalls(last.responseMessages)
       if (calls.length > 0) return { kind: 'answer-calls', step: last, calls }
-      if (steps.length >= stored.maxSteps) return { kind: 'end', step: last }
+      if (steps.length >= stored.maxSteps || endsMalformed(steps)) return { kind: 'end', step: last }
       const goesOn = unreadInbox || hasCalls(last.responseMessages)
       return goesOn && RUNNING_FINISHES.has(last.finishReason) ? { kind: 'call-model' } : { kind: 'end', step: last }
     },
@@ -93,6 +94,7 @@ export function createRunState(stored: {
         usage: null,
         modelOutput: [],
         responseMessages: step.response.messages,
+        malformed: isMalformed(step),
       }
       if (steps.at(-1)?.index === index) steps[steps.length - 1] = whole
       else steps.push(whole)

@@ -18,6 +18,8 @@ export interface StoredStep {
   modelOutput: LanguageModelV4StreamPart[]
   /** What the step adds to the messages; null until all its tool results are stored: then the step is whole. */
   responseMessages: ModelMessage[] | null
+  /** It called tools, and every call was malformed. */
+  malformed?: boolean
 }
 
 export interface StoredToolCall {
@@ -54,6 +56,7 @@ export async function loadSteps(db: Queryable, jobId: string): Promise<StoredSte
     usage: row.usage === null ? null : (row.usage as Usage),
     modelOutput: (decodeStored(row.modelOutput) ?? []) as LanguageModelV4StreamPart[],
     responseMessages: row.responseMessages === null ? null : (decodeStored(row.responseMessages) as ModelMessage[]),
+    malformed: row.malformed,
   }))
 }
 
@@ -136,18 +139,20 @@ export async function storeModelOutput(db: Queryable, claim: Claim, output: Mode
   return row === undefined ? NOT_HELD : { held: true, abortRequested: row.abortRequested }
 }
 
-/** Stores that all tool results of a step are there, and what it adds to the messages. */
+/** Stores that all tool results of a step are there, what it adds to the messages, and whether its calls were all malformed. */
 export async function storeWholeStep(
   db: Queryable,
   claim: Claim,
   index: number,
   responseMessages: readonly ModelMessage[],
+  malformed = false,
 ): Promise<WriteAnswer> {
   return answerOf(
     db,
     sql`
     with holder as (${holder(claim)}), step as (
-      update "offshoot"."AgentStep" set "responseMessages" = ${encodeStoredJson(responseMessages)}::json
+      update "offshoot"."AgentStep" set "responseMessages" = ${encodeStoredJson(responseMessages)}::json,
+        "malformed" = ${malformed}
       where "jobId" in (select "id" from holder) and "index" = ${index}
     )
     select "abortRequested" from holder`,

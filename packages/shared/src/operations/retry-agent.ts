@@ -22,7 +22,7 @@ export type RetryAnswer =
   | { kind: 'not_found' }
 
 /** The last step of a job that ended with one of these is made again: its output was the trouble. */
-const LAST_STEP_IS_MADE_AGAIN = ['output_limit', 'content_filter', 'empty_output']
+const LAST_STEP_IS_MADE_AGAIN = ['output_limit', 'content_filter', 'empty_output', 'invalid_tool_input']
 
 export async function retryAgent(
   runtime: Runtime,
