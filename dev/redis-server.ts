@@ -11,14 +11,16 @@ export type RedisOptions = {
   folder: string
   /** Whether every write is kept on disk (at most the last second is lost in a crash). */
   durable: boolean
+  /** Where it shall listen; by default on a free port. */
+  port?: number
   signal: AbortSignal
 }
 
-/** Starts Redis on a free port of 127.0.0.1, as BullMQ needs it: it refuses writes when memory is full and evicts nothing. */
+/** Starts Redis on 127.0.0.1, as BullMQ needs it: it refuses writes when memory is full and evicts nothing. */
 export async function startRedis(options: RedisOptions): Promise<WatchedChild & { url: string; port: number }> {
   const dataFolder = path.join(options.folder, 'redis')
   await mkdir(dataFolder, { recursive: true })
-  return onFreePort(async (port) => {
+  const start = async (port: number) => {
     const settings = [
       'bind 127.0.0.1',
       `port ${port}`,
@@ -39,5 +41,6 @@ export async function startRedis(options: RedisOptions): Promise<WatchedChild & 
       signal: options.signal,
     })
     return { ...server, port, url: `redis://127.0.0.1:${port}` }
-  })
+  }
+  return options.port === undefined ? onFreePort(start) : start(options.port)
 }

@@ -1,10 +1,13 @@
 // The API process: wiring, and an orderly end.
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import { ConfigError, loadConfig } from '@offshoot/shared/config'
 import { loadExtensions } from '@offshoot/shared/extensions'
 import { newId } from '@offshoot/shared/ids'
 import { createLogger, type Logger } from '@offshoot/shared/logger'
+import { ANSWER_LIMIT_MS } from '@offshoot/shared/queue/redis'
+import { refuseEvictingRedis } from '@offshoot/shared/queue/redis-eviction'
 import { startReconciler } from '@offshoot/shared/operations/reconcile'
 import { openRuntime } from '@offshoot/shared/runtime'
 import { createApp } from './app.ts'
@@ -18,6 +21,10 @@ const CLOSE_LIMIT_MS = 5_000
 async function main(logger: Logger): Promise<void> {
   const config = loadConfig(process.env)
   logger.level = config.LOG_LEVEL
+  const asked = refuseEvictingRedis(config, logger)
+  asked.catch(couldNotStart)
+  // One that is away is asked when it is there.
+  await Promise.race([asked, delay(ANSWER_LIMIT_MS)])
   const runtime = openRuntime({ config, logger, extensions: await loadExtensions(config), name: 'api' })
   const reconciler = startReconciler(runtime, { holder: `api-${newId()}` })
   const openRequests = createOpenRequests()
@@ -89,4 +96,5 @@ const exitWith = (what: string) => (error: unknown) => {
 }
 process.on('uncaughtException', exitWith('uncaught exception'))
 process.on('unhandledRejection', exitWith('unhandled rejection'))
-await main(logger).catch(exitWith('the API could not start'))
+const couldNotStart = exitWith('the API could not start')
+await main(logger).catch(couldNotStart)

@@ -96,7 +96,7 @@ export function createLiveWriters(
           afterSeq = last
           signals.publish(`live:${jobId}`, 'frames')
         } catch {
-          // Redis went away in between: the batch is sent again, and taken once.
+          // Redis went away in between, or refuses writes: the batch is sent again, and taken once.
         }
       }
 
@@ -116,6 +116,8 @@ export function createLiveWriters(
               if (!signals.isReachable()) return
               send()
               await underway
+              // Redis refuses it: not now, then.
+              if (batch !== undefined) return
             }
           })()
           let limit: NodeJS.Timeout | undefined

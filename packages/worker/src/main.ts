@@ -1,6 +1,9 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import { ConfigError, loadConfig } from '@offshoot/shared/config'
 import { loadExtensions } from '@offshoot/shared/extensions'
 import { createLogger } from '@offshoot/shared/logger'
+import { ANSWER_LIMIT_MS } from '@offshoot/shared/queue/redis'
+import { refuseEvictingRedis } from '@offshoot/shared/queue/redis-eviction'
 import { openRuntime } from '@offshoot/shared/runtime'
 import { startWorker } from './worker.ts'
 
@@ -12,10 +15,12 @@ async function main(): Promise<void> {
   const logger = createLogger({ level: config.LOG_LEVEL, name: 'worker' })
   // The SDK's warnings about a model's features are the operator's, not the terminal's.
   globalThis.AI_SDK_LOG_WARNINGS = ({ warnings, model }) => logger.debug({ warnings, model }, 'model warnings')
+  const asked = refuseEvictingRedis(config, logger)
+  asked.catch(couldNotStart)
+  // One that is away is asked when it is there.
+  await Promise.race([asked, delay(ANSWER_LIMIT_MS)])
   const runtime = openRuntime({ config, logger, extensions: await loadExtensions(config), name: 'worker' })
   const worker = await startWorker(runtime)
-  logger.info({ lanes: config.WORKER_LANES, concurrency: config.WORKER_CONCURRENCY }, 'worker ready')
-  process.send?.({ ready: true })
 
   let stopping = false
   const stop = (signal: NodeJS.Signals) => {
@@ -43,11 +48,15 @@ async function main(): Promise<void> {
   }
   process.on('uncaughtException', die)
   process.on('unhandledRejection', die)
+  logger.info({ lanes: config.WORKER_LANES, concurrency: config.WORKER_CONCURRENCY }, 'worker ready')
+  process.send?.({ ready: true })
 }
 
-main().catch((error: unknown) => {
+function couldNotStart(error: unknown): never {
   process.stderr.write(
     `${error instanceof ConfigError ? error.message : error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`,
   )
   process.exit(1)
-})
+}
+
+main().catch(couldNotStart)

@@ -109,6 +109,19 @@ test('a flush waits at most half a second for a Redis that does not answer; the 
   await waitUntil(async () => (await batchesOf(jobId)).length === 1)
 })
 
+test('LOSS-15: a flush does not wait for a Redis that is full; the frames come when there is room', async () => {
+  const jobId = newId()
+  const live = open(jobId)
+  await redisCommand(redis.url, 'CONFIG', 'SET', 'maxmemory', '1mb')
+  live.write(delta('kept'))
+  const before = performance.now()
+  await live.flush()
+  expect(performance.now() - before).toBeLessThan(400)
+  expect(await batchesOf(jobId)).toEqual([])
+  await redisCommand(redis.url, 'CONFIG', 'SET', 'maxmemory', '0')
+  await waitUntil(async () => (await batchesOf(jobId)).length === 1)
+})
+
 test('UX-5: what is written while a batch is on its way is kept up to a limit', async () => {
   const jobId = newId()
   const live = open(jobId)

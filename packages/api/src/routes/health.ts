@@ -1,6 +1,7 @@
 // Whether the process lives, whether it can work, and how much there is to do: three answers, without authentication.
 import type { Database } from '@offshoot/shared/db/database'
 import { sql } from '@offshoot/shared/db/database'
+import type { RedisState } from '@offshoot/shared/queue/redis-pulse'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { Router } from 'express'
 import type { Health } from '../contracts.ts'
@@ -22,10 +23,10 @@ export function healthRoutes(runtime: Runtime, isStopping: () => boolean): Route
     const postgres = await answers(runtime.database.$queryRaw(sql`select 1`))
     const checks = {
       postgres: postgres ? 'ok' : 'away',
-      redis: runtime.signals.isReachable() ? 'ok' : 'away',
+      redis: redisState(runtime),
       stopping: isStopping(),
     }
-    if (!postgres || checks.redis === 'away' || checks.stopping)
+    if (!postgres || checks.redis !== 'ok' || checks.stopping)
       throw problem('unavailable', 'This process cannot serve at the moment.', { extensions: { checks } })
     response.json({ status: 'ready' })
   })
@@ -51,6 +52,11 @@ export function healthRoutes(runtime: Runtime, isStopping: () => boolean): Route
   })
 
   return router
+}
+
+function redisState({ signals }: Runtime): RedisState {
+  if (signals.isReachable()) return 'ok'
+  return signals.pulse.state() === 'refusing' ? 'refusing' : 'away'
 }
 
 interface JobCounts {

@@ -3,6 +3,7 @@
 import type { Config } from '../config.ts'
 import type { Logger } from '../logger.ts'
 import { closeRedis, isReachable, openRedis } from './redis.ts'
+import { type RedisPulse, startRedisPulse } from './redis-pulse.ts'
 
 /** `job:<id>` tells that a job ended, `live:<id>` that it has new frames; `workers` tells all workers that jobs have an abort wish or news. */
 export type SignalChannel = `job:${string}` | `live:${string}` | 'workers'
@@ -11,8 +12,10 @@ export interface Signals {
   publish(channel: SignalChannel, message: string): void
   /** Calls `listener` with each message until the returned function is called. Resolves when the subscription stands, or after 500 ms. */
   subscribe(channel: SignalChannel, listener: (message: string) => void): Promise<() => void>
-  /** False while Redis is away: whoever waits should look more often. */
+  /** False while Redis is away, or refuses writes: whoever waits should look more often. */
   isReachable(): boolean
+  /** Tells the two apart. */
+  pulse: RedisPulse
   close(): Promise<void>
 }
 
@@ -23,6 +26,7 @@ export function openSignals(config: Config, logger: Logger): Signals {
   const subscriber = openRedis(config, logger, 'signals-listener')
   const listeners = new Map<string, { each: Set<(message: string) => void>; standing: Promise<unknown> }>()
   const prefix = `${config.QUEUE_PREFIX}:signal:`
+  const pulse = startRedisPulse(publisher, { key: `${config.QUEUE_PREFIX}:pulse`, logger })
 
   subscriber.on('message', (channel: string, message: string) => {
     for (const listener of listeners.get(channel)?.each ?? []) {
@@ -62,8 +66,10 @@ export function openSignals(config: Config, logger: Logger): Signals {
         subscriber.unsubscribe(name).catch(() => undefined)
       }
     },
-    isReachable: () => isReachable(publisher) && isReachable(subscriber),
+    isReachable: () => pulse.state() === 'ok' && isReachable(subscriber),
+    pulse,
     async close() {
+      pulse.stop()
       listeners.clear()
       await Promise.all([closeRedis(publisher), closeRedis(subscriber)])
     },
