@@ -57,7 +57,7 @@ async function usableCursor(
   jobId: string,
   afterSeq: number,
 ): Promise<number> {
-  if (afterSeq === 0 || !signals.isReachable()) return afterSeq
+  if (afterSeq === 0 || !signals.pulse.isOk()) return afterSeq
   try {
     return (await liveStreams.read(jobId, afterSeq - 1, 1)).length > 0 ? afterSeq : 0
   } catch (error) {

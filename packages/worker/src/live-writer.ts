@@ -84,7 +84,7 @@ export function createLiveWriters(
       }
 
       async function append(sent: NewBatch): Promise<void> {
-        if (!signals.isReachable()) return
+        if (!signals.pulse.isOk()) return
         try {
           const last = await liveStreams.append(jobId, { ...sent, afterSeq })
           batch = undefined
@@ -113,7 +113,7 @@ export function createLiveWriters(
         async flush() {
           const all = (async () => {
             while (isPending()) {
-              if (!signals.isReachable()) return
+              if (!signals.pulse.isOk()) return
               send()
               await underway
               // Redis refuses it: not now, then.

@@ -1,7 +1,6 @@
 // Whether the process lives, whether it can work, and how much there is to do: three answers, without authentication.
 import type { Database } from '@offshoot/shared/db/database'
 import { sql } from '@offshoot/shared/db/database'
-import type { RedisState } from '@offshoot/shared/queue/redis-pulse'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { Router } from 'express'
 import type { Health } from '../contracts.ts'
@@ -23,7 +22,7 @@ export function healthRoutes(runtime: Runtime, isStopping: () => boolean): Route
     const postgres = await answers(runtime.database.$queryRaw(sql`select 1`))
     const checks = {
       postgres: postgres ? 'ok' : 'away',
-      redis: redisState(runtime),
+      redis: runtime.signals.pulse.state(),
       stopping: isStopping(),
     }
     if (!postgres || checks.redis !== 'ok' || checks.stopping)
@@ -52,11 +51,6 @@ export function healthRoutes(runtime: Runtime, isStopping: () => boolean): Route
   })
 
   return router
-}
-
-function redisState({ signals }: Runtime): RedisState {
-  if (signals.isReachable()) return 'ok'
-  return signals.pulse.state() === 'refusing' ? 'refusing' : 'away'
 }
 
 interface JobCounts {
@@ -92,7 +86,7 @@ async function countDeliveries({
   signals,
   config,
 }: Runtime): Promise<{ paused: boolean; depth: number; oldestAgeMs: number }> {
-  if (!signals.isReachable()) throw new Error('Redis is away')
+  if (!signals.pulse.isOk()) throw new Error('Redis is away')
   const lanes = await withLimit(Promise.all(lanesOf(config).map((lane) => deliveries.counts(lane))), ANSWER_LIMIT_MS)
   return {
     paused: lanes.some((lane) => lane.paused),

@@ -90,7 +90,7 @@ async function readProgress({ database, liveStreams, signals, logger }: Runtime,
     orderBy: { startedAt: 'desc' },
   })
   if (openCall !== null) progress.currentTool = openCall.toolName
-  if (job.claimToken === null || !signals.isReachable()) return progress
+  if (job.claimToken === null || !signals.pulse.isOk()) return progress
   let text = ''
   try {
     for (const { chunks } of await liveStreams.readTail(job.id)) {

@@ -71,7 +71,7 @@ async function readBatches(
   jobId: string,
   cursor: number,
 ): Promise<LiveBatch[]> {
-  if (!signals.isReachable()) return []
+  if (!signals.pulse.isOk()) return []
   try {
     return await liveStreams.read(jobId, cursor, READ_AHEAD)
   } catch (error) {

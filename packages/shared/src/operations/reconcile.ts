@@ -198,7 +198,7 @@ async function repairOne({ logger }: Runtime, jobId: string, repair: () => Promi
 /** Asks Redis about the deliveries of pending jobs; absent and finished ones are made anew, with the next number. */
 async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
   const { database, deliveries, signals, logger } = runtime
-  if (!signals.isReachable()) return
+  if (!signals.pulse.isOk()) return
   const pending = await database.$queryRaw<AgentJob[]>(sql`
     select * from "offshoot"."AgentJob"
     where "state" = 'pending' and "runner" = 'queue' and "deliveredAt" < clock_timestamp() - make_interval(secs => ${DELIVERY_GRACE_MS / 1000})

@@ -9,6 +9,8 @@ export type RedisState = 'ok' | 'away' | 'refusing'
 
 export interface RedisPulse {
   state(): RedisState
+  /** True while Redis answers and takes writes: with anything else it is not asked. */
+  isOk(): boolean
   stop(): void
 }
 
@@ -45,11 +47,14 @@ export function startRedisPulse(client: RedisClient, options: { key: string; log
   const timer = setInterval(look, LOOK_EVERY_MS)
   timer.unref()
   client.on('ready', look)
+  function state(): RedisState {
+    if (!isReachable(client)) return 'away'
+    return takesWrites ? 'ok' : 'refusing'
+  }
+
   return {
-    state() {
-      if (!isReachable(client)) return 'away'
-      return takesWrites ? 'ok' : 'refusing'
-    },
+    state,
+    isOk: () => state() === 'ok',
     stop() {
       clearInterval(timer)
       client.off('ready', look)

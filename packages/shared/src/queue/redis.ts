@@ -24,6 +24,8 @@ export function openRedis(
   const options: ConnectionOptions = {
     maxRetriesPerRequest: null,
     enableReadyCheck: true,
+    // Nobody would hear it when Redis refuses that, and the rejection would end the process: signals.ts does it.
+    autoResubscribe: false,
     connectionName: `offshoot:${purpose}`,
     retryStrategy: (attempts: number) => Math.min(50 * 2 ** Math.min(attempts, 10), MAX_RECONNECT_DELAY_MS),
     ...(blocking ? {} : { socketTimeout: SILENCE_LIMIT_MS }),
@@ -44,6 +46,7 @@ export function openRedis(
 interface ConnectionOptions {
   maxRetriesPerRequest: null
   enableReadyCheck: boolean
+  autoResubscribe: boolean
   connectionName: string
   retryStrategy: (attempts: number) => number
   socketTimeout?: number

@@ -12,20 +12,24 @@ export interface Signals {
   publish(channel: SignalChannel, message: string): void
   /** Calls `listener` with each message until the returned function is called. Resolves when the subscription stands, or after 500 ms. */
   subscribe(channel: SignalChannel, listener: (message: string) => void): Promise<() => void>
-  /** False while Redis is away, or refuses writes: whoever waits should look more often. */
+  /** False while signals may not arrive: whoever waits should look more often. */
   isReachable(): boolean
-  /** Tells the two apart. */
+  /** Whether Redis can be used at all. */
   pulse: RedisPulse
   close(): Promise<void>
 }
 
 const SUBSCRIBE_LIMIT_MS = 500
+/** A subscription that Redis refuses is asked for again after this time. */
+const SUBSCRIBE_AGAIN_MS = 1_000
 
 export function openSignals(config: Config, logger: Logger): Signals {
   const publisher = openRedis(config, logger, 'signals')
   const subscriber = openRedis(config, logger, 'signals-listener')
   const listeners = new Map<string, { each: Set<(message: string) => void>; standing: Promise<unknown> }>()
   const prefix = `${config.QUEUE_PREFIX}:signal:`
+  let refused = false
+  let again: NodeJS.Timeout | undefined
   const pulse = startRedisPulse(publisher, { key: `${config.QUEUE_PREFIX}:pulse`, logger })
 
   subscriber.on('message', (channel: string, message: string) => {
@@ -38,6 +42,22 @@ export function openSignals(config: Config, logger: Logger): Signals {
     }
   })
 
+  async function standUp(channels: string[]): Promise<void> {
+    try {
+      if (channels.length > 0) await subscriber.subscribe(...channels)
+      refused = false
+    } catch (error) {
+      if (!refused) logger.warn({ error }, 'Redis refuses subscriptions; what signals make sooner comes later')
+      refused = true
+      clearTimeout(again)
+      again = setTimeout(() => void standUp([...listeners.keys()]), SUBSCRIBE_AGAIN_MS)
+      again.unref()
+    }
+  }
+
+  // A new connection has none of the old one's subscriptions.
+  subscriber.on('ready', () => void standUp([...listeners.keys()]))
+
   return {
     publish(channel, message) {
       if (!isReachable(publisher)) return
@@ -49,11 +69,7 @@ export function openSignals(config: Config, logger: Logger): Signals {
       const name = prefix + channel
       let present = listeners.get(name)
       if (present === undefined) {
-        // ioredis subscribes again by itself after a reconnect.
-        const standing = subscriber
-          .subscribe(name)
-          .catch((error: unknown) => logger.debug({ channel, error }, 'subscription failed'))
-        present = { each: new Set(), standing }
+        present = { each: new Set(), standing: standUp([name]) }
         listeners.set(name, present)
       }
       const { each, standing } = present
@@ -66,10 +82,11 @@ export function openSignals(config: Config, logger: Logger): Signals {
         subscriber.unsubscribe(name).catch(() => undefined)
       }
     },
-    isReachable: () => pulse.state() === 'ok' && isReachable(subscriber),
+    isReachable: () => isReachable(publisher) && isReachable(subscriber) && !refused,
     pulse,
     async close() {
       pulse.stop()
+      clearTimeout(again)
       listeners.clear()
       await Promise.all([closeRedis(publisher), closeRedis(subscriber)])
     },

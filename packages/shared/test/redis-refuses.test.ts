@@ -1,4 +1,4 @@
-// A Redis that evicts, or refuses writes, on a server of this file's own.
+// A Redis that evicts, or refuses writes or subscriptions, on a server of this file's own.
 import { claimNext, claimOf, COMPLETED, spawnJob } from '@offshoot/testing/jobs-without-worker'
 import { type OwnRedis, startOwnRedis } from '@offshoot/testing/own-redis'
 import { redisCommand } from '@offshoot/testing/redis-command'
@@ -66,10 +66,10 @@ test('LOSS-15: a Redis that is away is asked when it is there', async () => {
 
 test('LOSS-15: a full Redis counts as away until it takes a write again', async () => {
   const { signals, database, deliveries } = stage.runtime
-  await waitUntil(() => signals.isReachable())
+  await waitUntil(() => signals.pulse.isOk())
   const running = await claimNext(stage.runtime, (await spawnJob(stage.runtime, 'alice')).id)
   await setMemory('1mb', 'noeviction')
-  await waitUntil(() => !signals.isReachable(), { within: 2_000 })
+  await waitUntil(() => !signals.pulse.isOk(), { within: 2_000 })
   expect(signals.pulse.state()).toBe('refusing')
   const queued = await spawnJob(stage.runtime, 'alice')
   expect(await finishAgent(stage.runtime, running, { guard: claimOf(running), ending: COMPLETED })).toMatchObject({
@@ -77,8 +77,25 @@ test('LOSS-15: a full Redis counts as away until it takes a write again', async 
   })
   expect(await deliveries.lane('default').getJob(`${queued.id}-1`)).toBeUndefined()
   await setMemory('0', 'noeviction')
-  await waitUntil(() => signals.isReachable(), { within: 2_000 })
+  await waitUntil(() => signals.pulse.isOk(), { within: 2_000 })
   const reconciler = startReconciler(stage.runtime, { holder: 'r' })
   await waitUntil(async () => (await database.outbox.count({ where: { doneAt: null } })) === 0)
   await reconciler.stop()
+})
+
+test('STUCK-4: subscriptions that Redis refuses end nothing, and stand again when it takes them', async () => {
+  const { signals } = stage.runtime
+  const heard: string[] = []
+  await signals.subscribe('job:1', (message) => heard.push(message))
+  await waitUntil(() => signals.isReachable())
+  // Cuts the connection that listens, and refuses its next subscriptions.
+  await redisCommand(redis.url, 'ACL', 'SETUSER', 'default', 'resetchannels')
+  await waitUntil(() => !signals.isReachable())
+  await signals.subscribe('job:2', (message) => heard.push(message))
+  expect(signals.pulse.state()).toBe('ok')
+  await redisCommand(redis.url, 'ACL', 'SETUSER', 'default', 'allchannels')
+  await waitUntil(() => signals.isReachable(), { within: 3_000 })
+  signals.publish('job:1', 'first')
+  signals.publish('job:2', 'second')
+  await waitUntil(() => heard.length === 2)
 })
