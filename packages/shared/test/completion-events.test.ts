@@ -1,13 +1,11 @@
 // Completion events: sent through Inngest's SDK to a stub of its event endpoint, at least once, with the same id.
-import { createServer, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import { text } from 'node:stream/consumers'
 import { readJob } from '@offshoot/testing/agents'
+import { type InngestBehaviour, type InngestStub, REFUSAL_BODY, startInngestStub } from '@offshoot/testing/inngest-stub'
 import { claimNext, claimOf, COMPLETED, spawnJob } from '@offshoot/testing/jobs-without-worker'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { waitUntil } from '@offshoot/testing/wait-until'
+import { pino } from 'pino'
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
-import { z } from 'zod'
 import { loadConfig } from '../src/config.ts'
 import type { Ending } from '../src/db/agent-jobs.ts'
 import { requestAbort } from '../src/operations/abort-agent.ts'
@@ -15,46 +13,39 @@ import { finishAgent } from '../src/operations/finish-agent.ts'
 import { retryAgent } from '../src/operations/retry-agent.ts'
 import { openRuntime, type Runtime } from '../src/runtime.ts'
 
-const eventSchema = z.object({ id: z.string(), name: z.string(), data: z.record(z.string(), z.unknown()) })
-type Received = z.infer<typeof eventSchema>
-
 let stage: TestStage
-let endpoint: Server
-let received: Received[] = []
-/** What the endpoint does with a request: answers with a status, or never. */
-let behaviour: number | 'hang' = 200
-let baseUrl: string
+let inngest: InngestStub
+let logs: Record<string, unknown>[] = []
 
 beforeAll(async () => {
-  endpoint = createServer((request, response) => {
-    void text(request).then((body) => {
-      if (behaviour === 'hang') return
-      if (behaviour === 200) received.push(...z.array(eventSchema).parse(JSON.parse(body)))
-      response.writeHead(behaviour, { 'content-type': 'application/json' })
-      response.end(JSON.stringify(behaviour === 200 ? { ids: ['1'], status: 200 } : { error: 'no', status: behaviour }))
-    })
-  })
-  await new Promise<void>((resolve) => endpoint.listen(0, '127.0.0.1', resolve))
-  // It listens on TCP, so its address has a port.
-  baseUrl = `http://127.0.0.1:${(endpoint.address() as AddressInfo).port}`
-  stage = await openTestStage({
+  inngest = await startInngestStub()
+  const opened = await openTestStage({
     environment: {
-      INNGEST_BASE_URL: baseUrl,
+      INNGEST_BASE_URL: inngest.url,
       INNGEST_EVENT_KEY: 'test-key',
       INNGEST_SIGNING_KEY: 'signkey-test-00',
       LOG_LEVEL: 'silent',
     },
   })
+  const logger = pino({ level: 'error' }, { write: (line: string) => void logs.push(JSON.parse(line)) })
+  const runtime = openRuntime({ ...opened.runtime, logger, name: 'test-events' })
+  stage = {
+    ...opened,
+    runtime,
+    async close() {
+      await runtime.close()
+      await opened.close()
+    },
+  }
   await stage.putBot('writer')
 })
 beforeEach(() => {
-  received = []
-  behaviour = 200
+  inngest.reset()
+  logs = []
 })
 afterAll(async () => {
   await stage.close()
-  endpoint.closeAllConnections()
-  await new Promise((resolve) => endpoint.close(resolve))
+  await inngest.stop()
 })
 
 const event = { name: 'poem/written', data: { ticket: 7 } }
@@ -74,9 +65,9 @@ test('an event is sent for completed, failed and aborted jobs, and the row says 
   const jobs = [await endedJob(), await endedJob(failed)]
   const queued = await spawnJob(stage.runtime, 'alice', { completionEvent: event })
   await requestAbort(stage.runtime, queued, { by: 'alice', reason: 'aborted_by_user', text: null })
-  await waitUntil(() => received.length === 3)
+  await waitUntil(() => inngest.received.length === 3)
   const states = new Map(
-    received.map(({ id, name, data }) => [id, [name, data['ticket'], data['state'], data['reason']]]),
+    inngest.received.map(({ id, name, data }) => [id, [name, data['ticket'], data['state'], data['reason']]]),
   )
   expect(states).toEqual(
     new Map([
@@ -88,61 +79,110 @@ test('an event is sent for completed, failed and aborted jobs, and the row says 
   for (const { id } of [...jobs, queued]) await waitUntil(async () => (await readJob(stage, id)).completionEventFired)
 })
 
-test('STATE-8 UX-7: an endpoint that refuses leaves the job alone; the same event goes out once it accepts', async () => {
-  behaviour = 400
-  const job = await endedJob()
-  const failed = await waitUntil(async () => {
-    const entry = await entryOf(job.id)
-    return entry !== null && entry.attempts > 0 && entry
+/** The entry after so many failed attempts. */
+async function failedEntry(jobId: string, attempts = 1) {
+  return waitUntil(async () => {
+    const entry = await entryOf(jobId)
+    return entry !== null && entry.attempts >= attempts && entry
   })
-  expect(failed).toMatchObject({ doneAt: null, deadAt: null, lastError: expect.any(String) })
-  expect(await readJob(stage, job.id)).toMatchObject({ state: 'completed', completionEventFired: false })
-  behaviour = 200
-  await waitUntil(async () => {
+}
+
+/** Lets the entry's back-off be over, and tells it again. */
+async function tellAgain(jobId: string): Promise<void> {
+  const { database, outbox } = stage.runtime
+  await database.outbox.updateMany({ where: { jobId, doneAt: null }, data: { nextAttemptAt: new Date(0) } })
+  await outbox.dispatchDue()
+  await waitUntil(async () => (await entryOf(jobId))?.doneAt !== null)
+}
+
+test.each<[string, InngestBehaviour]>([
+  ['answers 500', 500],
+  ['answers 503', 503],
+  ['limits the rate', 429],
+  ['takes the event and cuts its 200 off', 'cut'],
+])(
+  'STATE-8 LOSS-18: an endpoint that %s leaves the job alone; the event goes out later, with the same id',
+  async (_, trouble) => {
+    inngest.behave(trouble)
+    const job = await endedJob()
+    const id = `agent-job-${job.id}-1`
+    expect(await failedEntry(job.id)).toMatchObject({ doneAt: null, deadAt: null, lastError: expect.any(String) })
+    expect(await readJob(stage, job.id)).toMatchObject({ state: 'completed', completionEventFired: false })
+    // One request for each attempt: retries are the outbox's alone.
+    expect(inngest.asked).toEqual([id])
+    inngest.behave(200)
+    await tellAgain(job.id)
+    expect(inngest.asked).toEqual([id, id])
+    expect(inngest.received.at(-1)).toMatchObject({ id, data: { state: 'completed', result: 'done' } })
+    expect(await readJob(stage, job.id)).toMatchObject({ state: 'completed', completionEventFired: true })
+  },
+)
+
+test.each([400, 401, 403, 404, 413])(
+  'LOSS-18: an event that is refused with %i is a dead letter at once, logged, and changes no job',
+  async (status: number) => {
+    inngest.behave(status)
+    const job = await endedJob()
+    const before = await readJob(stage, job.id)
+    const entry = await failedEntry(job.id)
+    expect(entry).toMatchObject({ doneAt: null, attempts: 1, deadAt: expect.any(Date) })
+    expect(entry.lastError).toContain(`refused the event: ${status}`)
+    expect(entry.lastError).not.toContain(REFUSAL_BODY)
+    expect(inngest.asked).toEqual([`agent-job-${job.id}-1`])
+    expect(logs.filter(({ jobId }) => jobId === job.id)).toEqual([
+      expect.objectContaining({ level: 50, error: entry.lastError, msg: expect.stringContaining('a dead letter') }),
+    ])
+    inngest.behave(200)
+    await stage.runtime.database.outbox.updateMany({ where: { jobId: job.id }, data: { nextAttemptAt: new Date(0) } })
     await stage.runtime.outbox.dispatchDue()
-    return (await entryOf(job.id))?.doneAt !== null
+    expect(inngest.asked).toHaveLength(1)
+    expect(await readJob(stage, job.id)).toEqual(before)
+    expect(before).toMatchObject({ state: 'completed', result: 'done', completionEventFired: false })
+  },
+)
+
+test('LOSS-18: an event that was tried often enough is a dead letter, too', async () => {
+  inngest.behave(500)
+  const job = await endedJob()
+  await failedEntry(job.id)
+  const { database, outbox } = stage.runtime
+  await database.outbox.updateMany({
+    where: { jobId: job.id, doneAt: null },
+    data: { attempts: 149, nextAttemptAt: new Date(0) },
   })
-  expect(received.map((each) => each.id)).toEqual([`agent-job-${job.id}-1`])
-  expect(await readJob(stage, job.id)).toMatchObject({ completionEventFired: true })
+  await outbox.dispatchDue()
+  expect(await entryOf(job.id)).toMatchObject({ attempts: 150, deadAt: expect.any(Date) })
 })
 
-test('an event of a generation that comes late does not stand for that of the next one', async () => {
-  behaviour = 400
-  const job = await endedJob({ state: 'failed', reason: 'model_auth', result: null, error: 'No.', partial: false })
-  await waitUntil(async () => ((await entryOf(job.id))?.attempts ?? 0) > 0)
-  await retryAgent(stage.runtime, { userId: 'alice', admin: false }, { jobId: job.id }, 'alice')
-  behaviour = 200
-  await waitUntil(async () => {
-    await stage.runtime.outbox.dispatchDue()
-    return (await entryOf(job.id))?.doneAt !== null
-  })
-  expect(received).toMatchObject([{ id: `agent-job-${job.id}-1` }])
-  expect(await readJob(stage, job.id)).toMatchObject({ generation: 2, completionEventFired: false })
+test('STATE-8: a late event of the first generation does not count for the second', async () => {
+  inngest.behave(500)
+  const failed: Ending = { state: 'failed', reason: 'model_auth', result: null, error: 'No.', partial: false }
+  const job = await endedJob(failed)
+  await failedEntry(job.id)
+  const retried = await retryAgent(stage.runtime, { userId: 'alice', admin: false }, { jobId: job.id }, 'alice')
+  expect(retried).toMatchObject({ kind: 'retried', job: { generation: 2 } })
+  inngest.behave(200)
+  await tellAgain(job.id)
+  expect(inngest.received.map(({ id }) => id)).toEqual([`agent-job-${job.id}-1`])
+  expect(await readJob(stage, job.id)).toMatchObject({ state: 'pending', completionEventFired: false })
   const again = await claimNext(stage.runtime, job.id)
   await finishAgent(stage.runtime, again, { guard: claimOf(again), ending: COMPLETED })
   await waitUntil(async () => (await readJob(stage, job.id)).completionEventFired)
-  expect(received.at(-1)).toMatchObject({ id: `agent-job-${job.id}-2` })
+  expect(inngest.received.at(-1)).toMatchObject({ id: `agent-job-${job.id}-2`, data: { state: 'completed' } })
 })
 
-test('UX-7: an endpoint that hangs delays nothing', async () => {
-  behaviour = 'hang'
+test('UX-7 LOSS-18: an endpoint that hangs delays nothing; the event goes out once it answers', async () => {
+  inngest.behave('hang')
   const before = performance.now()
   const job = await endedJob()
   expect(performance.now() - before).toBeLessThan(2_000)
   expect(await readJob(stage, job.id)).toMatchObject({ state: 'completed', completionEventFired: false })
-})
-
-test('an event that is sent again has the same id', async () => {
-  const job = await endedJob()
-  await waitUntil(async () => (await entryOf(job.id))?.doneAt !== null)
-  await stage.runtime.database.outbox.updateMany({
-    where: { jobId: job.id },
-    data: { doneAt: null, nextAttemptAt: new Date(0) },
-  })
-  await stage.runtime.outbox.dispatchDue()
-  await waitUntil(() => received.filter((each) => each.data['jobId'] === job.id).length === 2)
-  const ids = received.filter((each) => each.data['jobId'] === job.id).map((each) => each.id)
-  expect(new Set(ids)).toEqual(new Set([`agent-job-${job.id}-1`]))
+  expect((await failedEntry(job.id)).lastError).toContain('cannot be reached')
+  expect(inngest.asked).toHaveLength(1)
+  inngest.behave(200)
+  await tellAgain(job.id)
+  expect(inngest.asked).toEqual([`agent-job-${job.id}-1`, `agent-job-${job.id}-1`])
+  expect(await readJob(stage, job.id)).toMatchObject({ completionEventFired: true })
 })
 
 test('UX-7: with Inngest off nothing is sent, and nothing waits to be', async () => {
@@ -150,7 +190,7 @@ test('UX-7: with Inngest off nothing is sent, and nothing waits to be', async ()
   const runtime = openRuntime({ ...stage.runtime, config, name: 'off' })
   const job = await endedJob(COMPLETED, runtime)
   await waitUntil(async () => (await entryOf(job.id))?.doneAt !== null)
-  expect(received).toEqual([])
+  expect(inngest.received).toEqual([])
   expect(await readJob(stage, job.id)).toMatchObject({ state: 'completed', completionEventFired: false })
   await runtime.close()
 })

@@ -29,3 +29,8 @@ export const outboxMessageSchema = z.discriminatedUnion('kind', [
   }),
 ])
 export type OutboxMessage = z.infer<typeof outboxMessageSchema>
+
+/** Telling again cannot help: the entry becomes a dead letter at once. */
+export class UndeliverableError extends Error {
+  override name = 'UndeliverableError'
+}

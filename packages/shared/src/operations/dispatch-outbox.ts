@@ -1,7 +1,7 @@
 // Tells others what the outbox holds: at once for the process that wrote it, again by the reconciler for what nobody
 // told in time. Everything told here is harmless when told twice.
 import type { TerminalState } from '../contracts/job-state.ts'
-import { outboxMessageSchema } from '../contracts/outbox.ts'
+import { outboxMessageSchema, UndeliverableError } from '../contracts/outbox.ts'
 import type { Config } from '../config.ts'
 import type { Database } from '../db/database.ts'
 import { markOutboxDone, markOutboxFailed, type OutboxEntry, takeDueOutbox } from '../db/outbox.ts'
@@ -32,11 +32,6 @@ const LAST_BATCH = 1_000_000_000
 /** 1 s, 2 s, 4 s … up to 5 minutes; after this many attempts, about half a day, an entry is a dead letter. */
 const MAX_ATTEMPTS = 150
 const MAX_BACK_OFF_MS = 300_000
-
-/** Trying again cannot help: the entry becomes a dead letter at once. */
-export class UndeliverableError extends Error {
-  override name = 'UndeliverableError'
-}
 
 export interface DispatchDependencies {
   config: Config
@@ -76,10 +71,9 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
       const message = error instanceof Error ? error.message : String(error)
       const dead = error instanceof UndeliverableError || entry.attempts + 1 >= MAX_ATTEMPTS
       const delayMs = dead ? null : Math.min(1_000 * 2 ** Math.min(entry.attempts, 16), MAX_BACK_OFF_MS)
-      logger.warn(
-        { outboxId: String(entry.id), kind: entry.kind, jobId: entry.jobId, error: message, dead },
-        'could not tell',
-      )
+      const about = { outboxId: String(entry.id), kind: entry.kind, jobId: entry.jobId, error: message }
+      if (dead) logger.error(about, 'could not tell, and will not try again: a dead letter')
+      else logger.warn(about, 'could not tell; trying again')
       await markOutboxFailed(database, entry.id, message, delayMs).catch(() => undefined)
     }
   }
