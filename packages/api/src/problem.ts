@@ -13,6 +13,8 @@ export const HTTP_CODES = {
   unauthorized: { status: 401, title: 'A valid API key is needed.' },
   not_found: { status: 404, title: 'There is nothing here.' },
   read_only: { status: 405, title: 'Only reading is allowed here.' },
+  action_off: { status: 405, title: 'This action is switched off.' },
+  other_site: { status: 403, title: 'The request comes from another site.' },
   idempotency_conflict: { status: 409, title: 'The idempotency key was used for another request.' },
   convo_busy: { status: 409, title: 'The convo has a live turn.' },
   body_too_large: { status: 413, title: 'The body is too large.' },
@@ -80,8 +82,14 @@ export const noSuchRoute: RequestHandler = () => {
   throw notFound('route')
 }
 
-/** Express's last middleware. An answer that has begun cannot become a problem any more: its connection is cut. */
-export function answerWithProblem(logger: Logger): ErrorRequestHandler {
+/**
+ * Express's last middleware. An answer that has begun cannot become a problem any more: its connection is cut. `more`
+ * gives members that a certain reader needs.
+ */
+export function answerWithProblem(
+  logger: Logger,
+  more: (answer: ProblemError) => Record<string, unknown> = () => ({}),
+): ErrorRequestHandler {
   // Express knows an error handler by its four parameters.
   return (error: unknown, request, response, _next) => {
     const answer = toProblem(error)
@@ -93,11 +101,15 @@ export function answerWithProblem(logger: Logger): ErrorRequestHandler {
       )
     }
     if (response.headersSent) response.destroy()
-    else sendProblem(response, answer)
+    else sendProblem(response, answer, more(answer))
   }
 }
 
-export function sendProblem(response: Response, { code, message, options }: ProblemError): void {
+export function sendProblem(
+  response: Response,
+  { code, message, options }: ProblemError,
+  more: Record<string, unknown> = {},
+): void {
   const { status, title } = factsOf(code)
   response
     .status(status)
@@ -110,11 +122,12 @@ export function sendProblem(response: Response, { code, message, options }: Prob
         detail: message,
         code,
         ...options.extensions,
+        ...more,
       }),
     )
 }
 
-function factsOf(code: ProblemCode): { status: number; title: string } {
+export function factsOf(code: ProblemCode): { status: number; title: string } {
   if (code in HTTP_CODES) return HTTP_CODES[code as keyof typeof HTTP_CODES]
   const { httpStatus, sentence } = REASONS[code as Reason]
   return { status: httpStatus, title: sentence }

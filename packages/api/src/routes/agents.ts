@@ -31,6 +31,7 @@ import { readEvents, readSteps } from '../job-history.ts'
 import { streamJob } from '../live-routes.ts'
 import type { OpenRequests } from '../open-requests.ts'
 import { describeIssues, notFound, problem, refusedSpawn } from '../problem.ts'
+import { retriedJob } from '../retried-job.ts'
 import { readBody, readId, readQuery, readTokenHeader, readTraceparent } from '../read-request.ts'
 
 export function agentRoutes(runtime: Runtime, openRequests: OpenRequests): Router {
@@ -116,16 +117,7 @@ export function agentRoutes(runtime: Runtime, openRequests: OpenRequests): Route
   router.post('/:jobId/retry', async (request, response) => {
     const input = { ...readBody(retryBodySchema, request), jobId: readId(request, 'jobId', 'job') }
     const answer = await retryAgent(runtime, readerOf(request), input, callerOf(request).userId)
-    switch (answer.kind) {
-      case 'not_found':
-        throw notFound('job')
-      case 'refused':
-        throw problem(answer.refusal.reason, answer.refusal.error)
-      case 'busy':
-        throw problem('convo_busy', 'The convo has a live turn. Wait for its end, then retry.')
-      case 'retried':
-        response.status(202).json(toJobView(answer.job))
-    }
+    response.status(202).json(toJobView(retriedJob(answer)))
   })
 
   return router

@@ -85,6 +85,13 @@ async function retryInTransaction(
     actorId,
     data: { generation: job.generation, from: before.state, reason: before.reason },
   })
+  // What failed before is history, and no longer a failure for whoever looks at the queue.
+  tx.tell({
+    jobId,
+    kind: 'removal',
+    key: `removal:${jobId}:${before.deliverySeq}`,
+    payload: { lane: before.lane, deliverySeq: before.deliverySeq },
+  })
   tellDelivery(tx, job, 'wake')
   return { kind: 'retried', job }
 }
