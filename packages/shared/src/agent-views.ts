@@ -5,6 +5,7 @@ import type { AgentJobView } from './contracts/agent-job.ts'
 import { isTerminal, projectState, type TerminalState } from './contracts/job-state.ts'
 import { type Reason, reasonSchema } from './contracts/reason.ts'
 import type { SyncSpawnOutput } from './contracts/spawn.ts'
+import { truncateText } from './contracts/truncated-result.ts'
 import type { Usage } from './contracts/usage.ts'
 import { type AgentJob, toCount } from './db/agent-jobs.ts'
 
@@ -69,6 +70,25 @@ export function toSyncOutput(job: AgentJob, messages: UIMessage[]): SyncSpawnOut
     ...(job.error === null ? {} : { error: job.error }),
     ...(job.partial ? { partial: true } : {}),
   }
+}
+
+/**
+ * The same as a parent job keeps it: without the messages, which stay in the child's own convo, and with a result of
+ * bounded length, of which the whole stays in the child's row.
+ */
+export function toParentOutput(job: AgentJob): SyncSpawnOutput {
+  const output = toSyncOutput(job, [])
+  return job.result === null ? output : { ...output, ...shortenedResult(job.id, job.result) }
+}
+
+/** A job's result as a model reads it. The way to the rest is told to those that have the tool for it. */
+export function shortenedResult(
+  jobId: string,
+  result: string,
+  canReadOn = true,
+): { result: string; resultTruncated?: true } {
+  const text = truncateText(result, canReadOn ? { ref: jobId } : {})
+  return { result: text, ...(text === result ? {} : { resultTruncated: true }) }
 }
 
 function terminalStateOf(job: AgentJob): TerminalState {

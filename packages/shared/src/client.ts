@@ -3,6 +3,7 @@ import type { ToolSet } from 'ai'
 import { type AbortInput, type AbortOutput } from './contracts/abort.ts'
 import { type CheckInput, checkInputSchema, type CheckOutput } from './contracts/check.ts'
 import { type ProgramSpawnInput, programSpawnInputSchema, type SpawnOutput } from './contracts/spawn.ts'
+import { READ_RESULT } from './contracts/truncated-result.ts'
 import { loadConfig } from './config.ts'
 import { isAdmin } from './db/users.ts'
 import { createExtensions, type ExtensionsInput, loadExtensions } from './extensions.ts'
@@ -13,6 +14,7 @@ import type { JobReader } from './operations/readable-jobs.ts'
 import { openRuntime } from './runtime.ts'
 import { getSpawnContext, runWithSpawnContext, type SpawnContext } from './spawn-context.ts'
 import { abortAgentTool, checkAgentTool } from './tools/job-tools.ts'
+import { readResultTool } from './tools/read-result.ts'
 import { originOfContext, runSpawn, spawnAgentToolForHost } from './tools/spawn-agent.ts'
 import type { z } from 'zod'
 
@@ -24,9 +26,17 @@ export interface OffshootOptions {
   logger?: Logger
 }
 
+export interface HostToolOptions {
+  /**
+   * Adds `readResult`, with which the model reads the rest of a sub-agent's result that is too long to be shown whole
+   * (50,000 characters). Without it the model gets head and tail. Default: false.
+   */
+  readResult?: boolean
+}
+
 export interface Offshoot {
   /** spawnAgent, checkAgent and abortAgent, for `streamText({ tools })` inside `runWithSpawnContext`. */
-  tools(): ToolSet
+  tools(options?: HostToolOptions): ToolSet
   runWithSpawnContext: typeof runWithSpawnContext
   /** Spawns for the caller in `context`; in sync mode resolves with the outcome. Refusals are outputs, too. */
   spawn(
@@ -57,13 +67,13 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     const { userId } = getSpawnContext()
     return { reader: await readerOf(userId), actorId: userId }
   }
-  const subAgentTools = {
-    spawnAgent: spawnAgentToolForHost(runtime),
-    checkAgent: checkAgentTool(runtime, whoCalls),
-    abortAgent: abortAgentTool(runtime, whoCalls),
-  }
   return {
-    tools: () => ({ ...subAgentTools }),
+    tools: ({ readResult = false } = {}) => ({
+      spawnAgent: spawnAgentToolForHost(runtime, { canReadOn: readResult }),
+      checkAgent: checkAgentTool(runtime, whoCalls, { canReadOn: readResult }),
+      abortAgent: abortAgentTool(runtime, whoCalls, { canReadOn: readResult }),
+      ...(readResult ? { [READ_RESULT]: readResultTool(runtime, whoCalls) } : {}),
+    }),
     runWithSpawnContext,
     async spawn(context, input, { signal, idempotencyKey } = {}) {
       const parsed: ProgramSpawnInput = programSpawnInputSchema.parse(input)

@@ -7,6 +7,7 @@ import type { ProviderV4 } from '@ai-sdk/provider'
 import { z } from 'zod'
 import { type Config, ConfigError } from './config.ts'
 import type { Bot, BotRef } from './contracts/bot.ts'
+import { READ_RESULT } from './contracts/truncated-result.ts'
 import { type AiTool, registerAiTool } from './tools/registry.ts'
 
 /** Makes the provider for one job. It is called once an attempt; keep clients outside of it. */
@@ -33,7 +34,13 @@ export function defineConfig(input: ExtensionsInput): ExtensionsInput {
 const extensionsSchema = z.strictObject({
   tools: z
     .array(
-      z.looseObject({ id: z.string().min(1), group: z.string(), userSelect: z.boolean(), tool: z.looseObject({}) }),
+      z.looseObject({
+        id: z.string().min(1),
+        group: z.string(),
+        userSelect: z.boolean(),
+        tool: z.looseObject({}),
+        maxResultLength: z.number().int().min(1_000).max(10_000_000).optional(),
+      }),
     )
     .optional(),
   providers: z
@@ -57,7 +64,7 @@ export async function loadExtensions(config: Config): Promise<Extensions> {
   )
 }
 
-const OWN_TOOLS = new Set(['spawnAgent', 'checkAgent', 'abortAgent', 'listAgents', 'messageAgent'])
+const OWN_TOOLS = new Set(['spawnAgent', 'checkAgent', 'abortAgent', 'listAgents', 'messageAgent', READ_RESULT])
 
 /** The same from values, for a host that passes them to `createOffshoot`. */
 export function createExtensions(config: Config, input: ExtensionsInput): Extensions {

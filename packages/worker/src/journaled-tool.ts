@@ -1,12 +1,15 @@
 // The tool wrapper of the journal: a call's start is stored before the tool runs, its last value before the SDK sees its
 // end. In a step that is played back a finished call answers from its row, and one that had started and not finished is
-// decided by its tool's `onCrash`.
+// decided by its tool's `onCrash`. What is too long goes on in part from here, to the journal, the model and viewers alike,
+// and whole into the same write (limited-result.ts).
 import type { Tool } from 'ai'
+import { READ_RESULT } from '@offshoot/shared/contracts/truncated-result'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { Database } from '@offshoot/shared/db/database'
 import { storeToolEnd, storeToolStart } from '@offshoot/shared/db/journal'
 import { findAiTool } from '@offshoot/shared/tools/registry'
 import type { CurrentStep } from './journal.ts'
+import { type KeptResult, limitedModelOutput, limitError, limitPreliminary, limitResult } from './limited-result.ts'
 import { untilAborted } from './pause.ts'
 import type { Persist } from './persist.ts'
 import type { StopSwitch } from './run-stop.ts'
@@ -31,7 +34,7 @@ interface CallKey {
 }
 
 /** Our own tools that only look, or whose effect is the same the second time. */
-const RETRIED_TOOLS = new Set(['checkAgent', 'abortAgent', 'listAgents'])
+const RETRIED_TOOLS = new Set(['checkAgent', 'abortAgent', 'listAgents', READ_RESULT])
 
 export function journaledTool(journal: ToolJournal, name: string, tool: Tool): Tool {
   const inner = tool.execute
@@ -51,6 +54,7 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
     else await decideCutCall(journal, key)
     stopSwitch.signal.throwIfAborted()
     let last: unknown
+    let kept: KeptResult
     let streams = false
     // The SDK's tool timeout and an abort reach the tool as a signal; one that ignores it must not hold the run.
     const signal = call.abortSignal ?? stopSwitch.signal
@@ -61,23 +65,26 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
         journal.onStreaming(call.toolCallId)
         for await (const value of valuesUntilAborted(result, signal)) {
           last = value
-          yield value
+          yield limitPreliminary(name, value)
         }
       } else last = await untilAborted(Promise.resolve(result), signal)
-      assertJson(last, name)
+      kept = await untilAborted(limitResult(name, tool, { toolCallId: call.toolCallId, input }, last), signal)
     } catch (error) {
+      const { value, ...whole } = limitError(name, error)
       // A failure after the run was stopped is the stop's own doing: the call counts as cut.
-      if (!stopSwitch.signal.aborted) await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
-      throw error
+      if (!stopSwitch.signal.aborted)
+        await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error: value }, ...whole }))
+      throw value
     }
     // So does a result that comes too late.
     stopSwitch.signal.throwIfAborted()
-    await persist(() => storeToolEnd(database, claim, { ...key, outcome: { output: last } }))
-    if (!streams) yield last
+    const { value: output, ...whole } = kept
+    await persist(() => storeToolEnd(database, claim, { ...key, outcome: { output }, ...whole }))
+    if (!streams || output !== last) yield output
   }
 
   // The SDK runs whatever `execute` returns as an async iterable; a promise around one would break tools that stream.
-  return Object.assign({ ...tool }, { execute })
+  return Object.assign({ ...tool }, { execute, toModelOutput: limitedModelOutput(name, tool) })
 }
 
 /** A call that had started when its worker was lost. Returns when it shall run again, throws what the model is told. */
@@ -91,18 +98,6 @@ async function decideCutCall({ database, claim, persist, stopSwitch }: ToolJourn
   await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
   if (onCrash === 'fail') stopSwitch.stop({ kind: 'call-unknown', toolName })
   throw error
-}
-
-/** What is no JSON can reach no model: that is the tool's failure, not the job's. */
-function assertJson(value: unknown, toolName: string): void {
-  try {
-    JSON.stringify(value)
-  } catch (cause) {
-    throw new Error(
-      `The tool ${toolName} returned a value that is no JSON: ${cause instanceof Error ? cause.message.split('\n')[0] : String(cause)}`,
-      { cause },
-    )
-  }
 }
 
 async function* valuesUntilAborted(values: AsyncIterable<unknown>, signal: AbortSignal): AsyncGenerator {

@@ -6,9 +6,11 @@ import { decodeStored } from '@offshoot/shared/db/stored-value'
 import type { ClaimedJob } from '@offshoot/shared/db/agent-jobs'
 import type { Bot } from '@offshoot/shared/contracts/bot'
 import { type Overrides, overridesSchema } from '@offshoot/shared/contracts/spawn'
+import { READ_RESULT } from '@offshoot/shared/contracts/truncated-result'
 import { splitModel } from '@offshoot/shared/operations/prepare-spawn'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { abortAgentTool, checkAgentTool } from '@offshoot/shared/tools/job-tools'
+import { readResultTool } from '@offshoot/shared/tools/read-result'
 import { findAiTool } from '@offshoot/shared/tools/registry'
 import { spawnAgentToolForWorker } from '@offshoot/shared/tools/spawn-agent'
 
@@ -75,8 +77,8 @@ function resolveTools(runtime: Runtime, job: ClaimedJob): ToolSet {
   const missing: string[] = []
   for (const name of job.toolNames) {
     if (name === 'spawnAgent') tools.push([name, spawnAgentToolForWorker()])
-    else if (name === 'checkAgent') tools.push([name, checkAgentTool(runtime, whoCalls)])
-    else if (name === 'abortAgent') tools.push([name, abortAgentTool(runtime, whoCalls)])
+    else if (name === 'checkAgent') tools.push([name, checkAgentTool(runtime, whoCalls, { canReadOn: true })])
+    else if (name === 'abortAgent') tools.push([name, abortAgentTool(runtime, whoCalls, { canReadOn: true })])
     else {
       const found = findAiTool(name)
       if (found === undefined) missing.push(name)
@@ -88,5 +90,7 @@ function resolveTools(runtime: Runtime, job: ClaimedJob): ToolSet {
       `Unknown tools: ${missing.join(', ')}. They are named by the bot and not registered in this worker; add them to the config module (OFFSHOOT_CONFIG).`,
     )
   }
+  // Every job has it; its model is offered it once something was truncated (run-segment.ts).
+  tools.push([READ_RESULT, readResultTool(runtime, whoCalls)])
   return Object.fromEntries(tools)
 }

@@ -68,13 +68,6 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       partial: false,
     })
   }
-  const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
-  let history: ModelMessage[]
-  try {
-    history = await convertToModelMessages(stored, { tools: agent.tools, ignoreIncompleteToolCalls: true })
-  } catch (error) {
-    return failedOutcome(attempt, state, error)
-  }
   const journal = createJournal({
     database: runtime.database,
     claim,
@@ -84,6 +77,15 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     logger: runtime.logger,
     beforeStore: () => live.flush(),
   })
+  const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
+  let history: ModelMessage[]
+  try {
+    // The journal's tools, which know what to make of a result that was truncated.
+    const tools = journal.wrapTools(agent.tools)
+    history = await convertToModelMessages(stored, { tools, ignoreIncompleteToolCalls: true })
+  } catch (error) {
+    return failedOutcome(attempt, state, error)
+  }
   for (;;) {
     const stopped = stopSwitch.reason()
     if (stopped !== undefined) return stoppedOutcome(attempt, state, stopped)

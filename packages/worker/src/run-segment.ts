@@ -16,6 +16,7 @@ import { type Journal, STORED_FINISHES } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, isMalformed } from './malformed-calls.ts'
 import { UnusableFinishError } from './model-errors.ts'
+import { offeredTools } from './offered-tools.ts'
 import type { ResolvedAgent } from './resolve-agent.ts'
 import type { RunState } from './run-state.ts'
 import type { StopSwitch } from './run-stop.ts'
@@ -98,10 +99,13 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
         inbox,
         ...(playback === undefined ? {} : { playback: { step: playback, toolCalls: state.toolCalls } }),
       })
+      const input = [...stepMessages, ...inbox.map(inboxMessage)]
+      const activeTools = offeredTools(agent.tools, input)
       return {
-        messages: [...stepMessages, ...inbox.map(inboxMessage)],
+        messages: input,
+        activeTools,
         // The last allowed step runs with tools off, so that a text comes.
-        ...(index === state.maxSteps - 1 && Object.keys(agent.tools).length > 0 ? { toolChoice: 'none' as const } : {}),
+        ...(index === state.maxSteps - 1 && activeTools.length > 0 ? { toolChoice: 'none' as const } : {}),
       }
     },
   })

@@ -33,6 +33,8 @@ export type CheckOutput = {
   reason?: Reason
   waitingOn?: WaitingOn
   result?: string
+  /** True where `result` is only the head and tail of the job's result, as a running job gets it. */
+  resultTruncated?: true
   messages?: UIMessage[]
   usage?: Usage
   steps?: number

@@ -79,6 +79,8 @@ export type SyncSpawnOutput = {
   state: TerminalState
   reason: Reason
   result: string | null
+  /** True where `result` is only the head and tail of the job's result, as in the journal of a parent job. */
+  resultTruncated?: true
   messages: UIMessage[]
   usage: Usage
   steps: number

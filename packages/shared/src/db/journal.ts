@@ -6,7 +6,7 @@ import { Prisma } from './generated/client.ts'
 import { knownCount, type Usage } from '../contracts/usage.ts'
 import type { Claim } from './agent-jobs.ts'
 import { type Queryable, sql } from './database.ts'
-import { decodeStored, encodeStoredJson, STORED_FORMAT } from './stored-value.ts'
+import { decodeStored, encodeStoredJson, STORED_FORMAT, storedText } from './stored-value.ts'
 
 export interface StoredStep {
   index: number
@@ -159,56 +159,62 @@ export async function storeWholeStep(
   )
 }
 
-export async function storeToolStart(
-  db: Queryable,
-  claim: Claim,
-  call: { stepIndex: number; toolCallId: string; toolName: string },
-): Promise<WriteAnswer> {
+export interface ToolCallKey {
+  stepIndex: number
+  toolCallId: string
+  toolName: string
+}
+
+export async function storeToolStart(db: Queryable, claim: Claim, call: ToolCallKey): Promise<WriteAnswer> {
   return answerOf(
     db,
     sql`
     with holder as (${holder(claim)}), call as (
       insert into "offshoot"."AgentToolCall" ("jobId", "stepIndex", "toolCallId", "toolName")
-      select "id", ${call.stepIndex}, ${call.toolCallId}, ${call.toolName} from holder
+      select "id", ${call.stepIndex}, ${storedText(call.toolCallId)}, ${storedText(call.toolName)} from holder
       on conflict do nothing
     )
     select "abortRequested" from holder`,
   )
 }
 
-export async function storeToolEnd(
-  db: Queryable,
-  claim: Claim,
-  call: { stepIndex: number; toolCallId: string; toolName: string; outcome: { output: unknown } | { error: unknown } },
-): Promise<WriteAnswer> {
+export type ToolEnd = ToolCallKey & {
+  outcome: { output: unknown } | { error: unknown }
+  /** The whole text of an outcome that holds only its head and tail. */
+  whole?: { ref: string; text: string }
+}
+
+export async function storeToolEnd(db: Queryable, claim: Claim, call: ToolEnd): Promise<WriteAnswer> {
+  const { whole } = call
+  const kept =
+    whole === undefined
+      ? Prisma.empty
+      : sql`, blob as (
+          insert into "offshoot"."Blob" ("id", "jobId", "bytes")
+          select ${whole.ref}, "id", convert_to(${storedText(whole.text)}, 'UTF8') from holder
+          on conflict do nothing
+        )`
   return answerOf(
     db,
     sql`
-    with holder as (${holder(claim)}), call as (${toolEndInsert(sql`holder`, call)})
+    with holder as (${holder(claim)}), call as (${toolEndInsert(sql`holder`, call)})${kept}
     select "abortRequested" from holder`,
   )
 }
 
 /** The same inside a transaction that has checked the claim already. */
-export async function insertToolEnd(
-  db: Queryable,
-  jobId: string,
-  call: { stepIndex: number; toolCallId: string; toolName: string; outcome: { output: unknown } | { error: unknown } },
-): Promise<void> {
+export async function insertToolEnd(db: Queryable, jobId: string, call: Omit<ToolEnd, 'whole'>): Promise<void> {
   await db.$executeRaw(toolEndInsert(sql`(select ${jobId}::text as "id") job`, call))
 }
 
-function toolEndInsert(
-  source: Prisma.Sql,
-  call: { stepIndex: number; toolCallId: string; toolName: string; outcome: { output: unknown } | { error: unknown } },
-) {
+function toolEndInsert(source: Prisma.Sql, call: Omit<ToolEnd, 'whole'>) {
   const output = 'output' in call.outcome ? encodeStoredJson(call.outcome.output) : null
   // A json null in `error` would read as none.
   const thrown = 'error' in call.outcome ? (call.outcome.error ?? new Error('The tool threw no error.')) : undefined
   const error = thrown === undefined ? null : encodeStoredJson(thrown)
   return sql`
     insert into "offshoot"."AgentToolCall" ("jobId", "stepIndex", "toolCallId", "toolName", "finishedAt", "output", "error")
-    select "id", ${call.stepIndex}, ${call.toolCallId}, ${call.toolName}, clock_timestamp(), ${output}::json, ${error}::json from ${source}
+    select "id", ${call.stepIndex}, ${storedText(call.toolCallId)}, ${storedText(call.toolName)}, clock_timestamp(), ${output}::json, ${error}::json from ${source}
     on conflict ("jobId", "stepIndex", "toolCallId") do update
       set "finishedAt" = excluded."finishedAt", "output" = excluded."output", "error" = excluded."error"
       where "AgentToolCall"."finishedAt" is null`

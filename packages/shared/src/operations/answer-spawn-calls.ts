@@ -7,7 +7,7 @@ import { insertToolEnd } from '../db/journal.ts'
 import { sql } from '../db/database.ts'
 import type { ProgramSpawnInput, SpawnOutput } from '../contracts/spawn.ts'
 import { isTerminal } from '../contracts/job-state.ts'
-import { toSyncOutput } from '../agent-views.ts'
+import { toParentOutput } from '../agent-views.ts'
 import type { Runtime } from '../runtime.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
 import { asyncOutput, insertSpawn, refusedOutput } from './spawn-agent.ts'
@@ -87,10 +87,8 @@ async function answerCall(
     tx.record({ jobId: job.claim.jobId, kind: 'refused', data: { step: job.step, reason: child.reason } })
     output = refusedOutput({ mode }, child)
   } else if (child.mode === 'async') output = asyncOutput(child)
-  else if (isTerminal(child.state)) {
-    // The messages stay in the child's own convo: a parent's history must not hold its whole subtree.
-    output = toSyncOutput(child, [])
-  } else return 'live'
+  else if (isTerminal(child.state)) output = toParentOutput(child)
+  else return 'live'
   await insertToolEnd(tx.db, job.claim.jobId, {
     stepIndex: job.step,
     toolCallId: call.toolCallId,

@@ -4,6 +4,7 @@ import type { UIMessage } from 'ai'
 import { agentMessageParts, lastStepText } from '../agent-message.ts'
 import { jobUsage } from '../agent-views.ts'
 import { headOf } from '../contracts/text.ts'
+import { truncateText } from '../contracts/truncated-result.ts'
 import { type Reason, REASONS, reasonSchema } from '../contracts/reason.ts'
 import {
   type AgentJob,
@@ -233,7 +234,8 @@ async function tellParent(tx: Tx, job: AgentJob): Promise<void> {
 
 /** What a parent's model reads of a child's end: marked as data, with the true state from the row. */
 function outcomeText(job: AgentJob): string {
-  return `[sub-agent ${job.botLabel}, job ${job.id}, state ${job.state}, reason ${job.reason ?? ''}]\n${job.result ?? job.error ?? ''}`
+  const text = job.result === null ? (job.error ?? '') : truncateText(job.result, { ref: job.id })
+  return `[sub-agent ${job.botLabel}, job ${job.id}, state ${job.state}, reason ${job.reason ?? ''}]\n${text}`
 }
 
 function tellOthers(tx: Tx, job: AgentJob, ending: Ending): void {

@@ -14,6 +14,11 @@ export interface AiTool {
    * told that the outcome is unknown. `retry`: the tool is idempotent and runs again. `fail`: the job fails.
    */
   onCrash?: 'report' | 'retry' | 'fail'
+  /**
+   * UTF-16 units of text, or of JSON, that the model reads of one result, 1,000 to 10,000,000; default 50,000. A longer
+   * one is shown as head and tail, and kept whole for `readResult`.
+   */
+  maxResultLength?: number
 }
 
 const registered = new Map<string, AiTool>()

@@ -1,5 +1,5 @@
 import { jsonSchema, readUIMessageStream, tool, type Tool, type UIMessage, type UIMessageChunk } from 'ai'
-import { toSyncOutput } from '../agent-views.ts'
+import { shortenedResult, toSyncOutput } from '../agent-views.ts'
 import { isTerminal } from '../contracts/job-state.ts'
 import {
   type ProgramSpawnInput,
@@ -42,11 +42,11 @@ export function spawnAgentToolForWorker(): SpawnTool {
 }
 
 /** In a host the tool waits by row and signal, shows the sub-agent's growing message, and passes the caller's abort on. */
-export function spawnAgentToolForHost(runtime: Runtime): SpawnTool {
+export function spawnAgentToolForHost(runtime: Runtime, { canReadOn }: { canReadOn: boolean }): SpawnTool {
   return tool({
     description: DESCRIPTION,
     inputSchema: modelInput(spawnInputSchema, ['message', 'bot']),
-    toModelOutput: ({ output }) => spawnModelOutput(output),
+    toModelOutput: ({ output }) => spawnModelOutput(output, canReadOn),
     async *execute(input: SpawnInput, { abortSignal }) {
       const origin = await originOfContext(runtime, getSpawnContext())
       yield* runSpawn(runtime, origin, input, abortSignal)
@@ -155,16 +155,20 @@ function latestParts(parts: UIMessage['parts']): UIMessage['parts'] {
   return kept.toReversed()
 }
 
-/** What a parent's model reads of a spawn: only status and result, as an error unless the child completed. */
-export function spawnModelOutput(output: SpawnOutput | SpawnProgress) {
+/**
+ * What a parent's model reads of a spawn: only status and result, as an error unless the child completed. A long result
+ * is shown in part, with the way to the rest where the model has the tool for it.
+ */
+export function spawnModelOutput(output: SpawnOutput | SpawnProgress, canReadOn = true) {
   if (!('reason' in output)) {
     const { state, jobId } = output
     return { type: 'json' as const, value: { state, jobId, ...('note' in output ? { note: output.note } : {}) } }
   }
+  const result = 'result' in output ? output.result : null
   const value = {
     state: output.state,
     reason: output.reason,
-    result: 'result' in output ? output.result : null,
+    result: result === null ? null : shortenedResult(output.jobId, result, canReadOn).result,
     jobId: output.jobId,
     ...(output.error === undefined ? {} : { error: output.error }),
     ...('partial' in output && output.partial ? { partial: true } : {}),
