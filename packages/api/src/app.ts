@@ -13,6 +13,7 @@ import { agentRoutes } from './routes/agents.ts'
 import { botRoutes } from './routes/bots.ts'
 import { convoRoutes } from './routes/convos.ts'
 import { healthRoutes } from './routes/health.ts'
+import { resultRoutes } from './routes/results.ts'
 
 export interface AppOptions {
   openRequests: OpenRequests
@@ -41,7 +42,7 @@ function v1(runtime: Runtime, openRequests: OpenRequests): Router {
     response.set('cache-control', 'no-store')
     next()
   })
-  router.use('/agents', agentRoutes(runtime, openRequests))
+  router.use('/agents', agentRoutes(runtime, openRequests), resultRoutes(runtime))
   router.use('/convos', convoRoutes(runtime, openRequests))
   router.use('/bots', botRoutes(runtime))
   return router

@@ -30,6 +30,14 @@ export const checkQuerySchema = z.strictObject({
     .describe('wait until the job ends or this time is up'),
 })
 
+/** Characters of a result that one answer holds at most. */
+const MAX_PAGE_LENGTH = 1_000_000
+
+export const resultQuerySchema = z.strictObject({
+  offset: z.coerce.number().int().min(0).max(1_000_000_000).default(0).describe('characters to skip'),
+  length: z.coerce.number().int().min(1).max(MAX_PAGE_LENGTH).default(100_000).describe('characters to read'),
+})
+
 export const retryBodySchema = retryInputSchema.omit({ jobId: true })
 
 export const abortBodySchema = z.strictObject({ reason: z.string().max(2_000).optional() })

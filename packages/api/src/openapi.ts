@@ -6,6 +6,7 @@ import {
   listInputSchema,
 } from '@offshoot/shared/contracts/agent-job'
 import { botSchema, botWriteSchema } from '@offshoot/shared/contracts/bot'
+import { resultPageSchema } from '@offshoot/shared/contracts/read-result'
 import { programSpawnInputSchema } from '@offshoot/shared/contracts/spawn'
 import { z } from 'zod'
 import { createDocument, type ZodOpenApiOperationObject, type ZodOpenApiResponsesObject } from 'zod-openapi'
@@ -104,6 +105,20 @@ const agents: Record<string, Record<string, ZodOpenApiOperationObject>> = {
       tags: ['agents'],
       requestParams: { path: jobPath },
       responses: { 200: answer('The steps.', contracts.stepsSchema), ...ofOne('job') },
+    },
+  },
+  '/v1/agents/{jobId}/results/{ref}': {
+    get: {
+      summary: 'A page of a result that is shown in part elsewhere',
+      description:
+        "`ref` is the one of a truncated tool result of this job, or the job's own id for its own result. Counts are in characters.",
+      tags: ['agents'],
+      requestParams: { path: jobPath.extend({ ref: z.string() }), query: contracts.resultQuerySchema },
+      responses: {
+        200: answer('A page.', resultPageSchema),
+        400: refusal('The query is not valid.'),
+        ...ofOne('job or result'),
+      },
     },
   },
   '/v1/agents/{jobId}/events': {

@@ -17,7 +17,7 @@ async function answerOf(path: string, as: Person, body?: unknown) {
 }
 
 describe('SEC-1: what is somebody else’s looks like what does not exist', () => {
-  test.each(['', '/tree', '/steps', '/events', '/stream', '?waitSeconds=1', '?includePartial=true'])(
+  test.each(['', '/tree', '/steps', '/events', '/results/x', '/stream', '?waitSeconds=1', '?includePartial=true'])(
     'GET /v1/agents/:jobId%s',
     async (rest) => {
       const jobId = await api.spawn('alice')

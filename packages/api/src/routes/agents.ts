@@ -148,7 +148,8 @@ async function answerSync(
     )
 }
 
-async function readJob(runtime: Runtime, request: Request): Promise<AgentJob> {
+/** The job that the address names, if it is the caller's. */
+export async function readJob(runtime: Runtime, request: Request): Promise<AgentJob> {
   const job = await findReadableJob(runtime, readerOf(request), readId(request, 'jobId', 'job'))
   if (job === null) throw notFound('job')
   return job
