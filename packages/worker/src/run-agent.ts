@@ -131,12 +131,18 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   }
 }
 
-/** The first frame of an attempt. A step that an earlier one had begun and not stored is made again: its frames go. */
+/**
+ * The first frame of an attempt. A step that an earlier one had begun and not stored is made again: its frames go. Those
+ * of a step that is played back stay, and only what its tools say follows. `fromStep` is the first step of which viewers
+ * see all anew, so what they have seen of it and later ones does not count.
+ */
 function announce({ live, job, entry }: Attempt, state: RunState): void {
   if (entry === 'fresh') live.write({ type: 'start', messageId: job.id })
   if (entry !== 'resumed') return
-  if (state.stepToPlayBack() === undefined) live.restartStep()
-  const data = { generation: job.generation, attempt: job.attempt, fromStep: state.nextIndex() }
+  const playedBack = state.stepToPlayBack()
+  if (playedBack === undefined) live.restartStep()
+  const fromStep = playedBack === undefined ? state.nextIndex() : playedBack.index + 1
+  const data = { generation: job.generation, attempt: job.attempt, fromStep }
   live.write({ type: 'data-attempt', transient: true, data })
 }
 

@@ -127,6 +127,12 @@ describe('SIGKILL', () => {
     const texts = frames.flatMap((chunk) => (chunk.type === 'text-delta' ? [chunk.delta] : []))
     expect(texts.join('')).toBe('I do both.both looked at')
     expect(frames.filter(({ type }) => type === 'tool-input-available')).toHaveLength(2)
+    // They keep what they have seen of the first step: all of the next one is new.
+    expect(frames).toContainEqual({
+      type: 'data-attempt',
+      transient: true,
+      data: { generation: 1, attempt: 2, fromStep: 1 },
+    })
   })
 
   test('COST-3: of a worker whose step had read a steer: the repeated step reads it again, once', async () => {
