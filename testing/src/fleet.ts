@@ -6,6 +6,12 @@ import { waitUntil } from './wait-until.ts'
 export interface Fleet {
   /** Starts as many as have ended since. */
   replenish(): Promise<void>
+  /** Starts one more, for good. */
+  grow(): Promise<void>
+  /** From now on each that ends is started again, as whoever runs workers does it. */
+  restart(): void
+  /** Those that run. */
+  processes(): TestProcess[]
   /** The process that runs a job now. */
   workerOf(jobId: string): Promise<TestProcess>
   /** All but one. */
@@ -15,21 +21,38 @@ export interface Fleet {
 
 export async function startFleet(stage: TestStage, size: number): Promise<Fleet> {
   let processes: TestProcess[] = []
+  let wanted = size
+  let restarts = false
+  const starting = new Set<Promise<void>>()
 
   async function replenish(): Promise<void> {
-    const missing = Array.from({ length: size - processes.length }, () => startOne())
-    await Promise.all(missing)
+    const missing = wanted - processes.length - starting.size
+    await Promise.all(Array.from({ length: missing }, () => startOne()))
   }
 
-  async function startOne(): Promise<void> {
-    const process = await startWorkerProcess(stage.environment)
-    processes.push(process)
-    void process.exited.then(() => (processes = processes.filter((each) => each !== process)))
+  function startOne(): Promise<void> {
+    const started = startWorkerProcess(stage.environment).then((process) => {
+      processes.push(process)
+      void process.exited.then(() => {
+        processes = processes.filter((each) => each !== process)
+        if (restarts) void startOne()
+      })
+    })
+    starting.add(started)
+    return started.finally(() => starting.delete(started))
   }
 
   await replenish()
   return {
     replenish,
+    grow() {
+      wanted += 1
+      return replenish()
+    },
+    restart() {
+      restarts = true
+    },
+    processes: () => processes,
     workerOf: (jobId) =>
       waitUntil(async () => {
         const { database } = stage.runtime
@@ -39,6 +62,8 @@ export async function startFleet(stage: TestStage, size: number): Promise<Fleet>
       }),
     others: (process) => processes.filter((each) => each !== process),
     async stop() {
+      restarts = false
+      await Promise.allSettled(starting)
       for (const process of processes) process.kill('SIGCONT')
       await Promise.all(processes.map((process) => process.stop()))
     },

@@ -30,6 +30,12 @@ export interface RawReply {
   closed: Promise<void>
 }
 
+/** Which step of a job with one tool call a step this call makes, from 0. */
+export function stepOf({ body }: RawRequest): number {
+  const input: { type?: string }[] = Array.isArray(body['input']) ? body['input'] : []
+  return input.filter((item) => item.type === 'function_call_output').length
+}
+
 export type RawScript = (reply: RawReply, request: RawRequest) => void | Promise<void>
 
 export interface RawModel {
