@@ -9,6 +9,7 @@ import type { StoredStep } from '@offshoot/shared/db/journal'
 import { answerSpawnCalls, type SpawnCall, type SpawningJob } from '@offshoot/shared/operations/answer-spawn-calls'
 import { spawnModelOutput } from '@offshoot/shared/tools/spawn-agent'
 import type { Journal } from './journal.ts'
+import { noteFor, roundsBefore, whyRefused, withNote } from './repeated-calls.ts'
 import type { Attempt } from './run-agent.ts'
 import type { RunState } from './run-state.ts'
 
@@ -25,12 +26,13 @@ export async function answerOpenCalls(
   { step, calls }: { step: StoredStep; calls: OpenCall[] },
   tools: ToolSet,
 ): Promise<Answered> {
-  const refused = whyNoCallRuns(step, state)
+  const noCallRuns = whyNoCallRuns(step, state)
   const outputs = storedOutputs(state, step)
-  const spawns = calls.filter(
-    (call) => call.toolName === 'spawnAgent' && 'spawnAgent' in tools && !outputs.has(call.toolCallId),
-  )
-  if (refused === undefined && spawns.length > 0) {
+  const roundsOf = (call: OpenCall) => roundsBefore(state, { ...call, stepIndex: step.index })
+  const whyNotRun = (call: OpenCall) => noCallRuns ?? whyRefused(call.toolName, roundsOf(call))
+  const isSpawn = ({ toolName }: OpenCall) => toolName === 'spawnAgent' && 'spawnAgent' in tools
+  const spawns = calls.filter((call) => isSpawn(call) && !outputs.has(call.toolCallId) && whyNotRun(call) === undefined)
+  if (spawns.length > 0) {
     const answer = await answerSpawnCalls(
       attempt.runtime,
       await spawningJob(attempt, step.index),
@@ -43,7 +45,7 @@ export async function answerOpenCalls(
     const output = outputs.get(call.toolCallId)
     const base = { type: 'tool-result' as const, toolCallId: call.toolCallId, toolName: call.toolName }
     if (output === undefined) {
-      const errorText = refused ?? `The tool ${call.toolName} cannot be run here.`
+      const errorText = whyNotRun(call) ?? `The tool ${call.toolName} cannot be run here.`
       attempt.live.write({ type: 'tool-output-error', toolCallId: call.toolCallId, errorText })
       return { ...base, output: { type: 'error-text', value: errorText } }
     }
@@ -54,8 +56,12 @@ export async function answerOpenCalls(
       outcome: { output },
     })
     attempt.live.write({ type: 'tool-output-available', toolCallId: call.toolCallId, output })
-    return { ...base, output: spawnModelOutput(output) }
+    const note = noteFor(call.toolName, roundsOf(call), { output })
+    return { ...base, output: note === undefined ? spawnModelOutput(output) : withNote(spawnModelOutput(output), note) }
   })
+  const repeated = calls.find((call) => isSpawn(call) && noteFor(call.toolName, roundsOf(call), undefined))
+  if (repeated !== undefined)
+    await journal.recordOnce('repeated-calls', { step: step.index, toolName: repeated.toolName })
   const messages = withResults(step.responseMessages ?? [], results)
   await journal.storeWhole(step.index, messages)
   state.answerCalls(step, messages)

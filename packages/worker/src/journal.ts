@@ -9,6 +9,7 @@ import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import type { LanguageModelMiddleware, Tool, ToolSet } from 'ai'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { Database } from '@offshoot/shared/db/database'
+import { type EventKind, insertEventOnce } from '@offshoot/shared/db/events'
 import {
   storeModelOutput,
   type StoredInboxItem,
@@ -19,7 +20,7 @@ import {
 import type { Logger } from '@offshoot/shared/logger'
 import { journaledTool } from './journaled-tool.ts'
 import { callModelWithRetries } from './model-retries.ts'
-import { createPersist } from './persist.ts'
+import { createPersist, untilPostgresAnswers } from './persist.ts'
 import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
 import type { StopSwitch } from './run-stop.ts'
 import { toolCallOf, withToolCall } from './tool-call-context.ts'
@@ -49,10 +50,14 @@ export interface CurrentStep {
 
 export interface Journal {
   begin(step: CurrentStep): void
+  /** The number of the step that runs now. */
+  stepIndex(): number
   middleware: LanguageModelMiddleware
   wrapTools(tools: ToolSet): ToolSet
   /** Stores a step as whole. `malformed`: it called tools, and every call was malformed. */
   storeWhole(index: number, messages: NonNullable<StoredStep['responseMessages']>, malformed?: boolean): Promise<void>
+  /** Adds a line to the job's history, once for the whole job. */
+  recordOnce(kind: EventKind, data: Record<string, unknown>): Promise<void>
   /** True when the call streams values, which viewers should see. */
   streams(toolCallId: string): boolean
 }
@@ -108,6 +113,7 @@ export function createJournal(options: JournalOptions): Journal {
     begin(step) {
       current = step
     },
+    stepIndex: () => current.index,
     middleware: {
       specificationVersion: 'v4',
       async wrapStream({ model, params }) {
@@ -132,6 +138,12 @@ export function createJournal(options: JournalOptions): Journal {
       ),
     storeWhole: (index, messages, malformed) =>
       persist(() => storeWholeStep(database, claim, index, messages, malformed)),
+    recordOnce: (kind, data) =>
+      untilPostgresAnswers(() => insertEventOnce(database, { jobId: claim.jobId, kind, data }), {
+        stopSwitch,
+        logger,
+        jobId: claim.jobId,
+      }),
     streams: (toolCallId) => streaming.has(toolCallId),
   }
 }

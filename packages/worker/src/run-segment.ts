@@ -17,6 +17,7 @@ import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, isMalformed } from './malformed-calls.ts'
 import { UnusableFinishError } from './model-errors.ts'
 import { offeredTools } from './offered-tools.ts'
+import { type RepeatWatch, watchRepeats } from './repeated-calls.ts'
 import type { ResolvedAgent } from './resolve-agent.ts'
 import type { RunState } from './run-state.ts'
 import type { StopSwitch } from './run-stop.ts'
@@ -60,6 +61,12 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     }
   }
 
+  const repeats: RepeatWatch = {
+    stored: state,
+    stepIndex: () => journal.stepIndex(),
+    onRepeat: ({ stepIndex, toolName }) => journal.recordOnce('repeated-calls', { step: stepIndex, toolName }),
+  }
+
   const stepsSoFar = (steps: readonly StepResult<ToolSet>[]) => [
     ...state.steps.filter((step) => step.index < firstIndex),
     ...steps.map((step) => ({ malformed: isMalformed(step) })),
@@ -72,7 +79,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     }),
     instructions: agent.instructions,
     messages,
-    tools: journal.wrapTools(agent.tools),
+    tools: journal.wrapTools(watchRepeats(agent.tools, repeats)),
     ...agent.settings,
     providerOptions: agent.providerOptions,
     maxRetries: 0,

@@ -41,6 +41,10 @@ export type CheckOutput = {
   error?: string
   partial?: boolean
   progress?: JobProgress
+  /** Of the tool: the model has read the same answer about this job before. */
+  unchanged?: true
+  /** Of the tool, with `unchanged`: when to look again at a job that has not ended. */
+  lookAgainSeconds?: number
 }
 
 /** The same answer for a job that does not exist and for one that is not the caller's. */

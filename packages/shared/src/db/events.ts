@@ -15,6 +15,7 @@ export type EventKind =
   | 'ended'
   | 'refused'
   | 'retried'
+  | 'repeated-calls'
 
 export interface NewEvent {
   jobId: string
@@ -22,6 +23,15 @@ export interface NewEvent {
   /** Who did it: a user id, or absent when Offshoot itself did. */
   actorId?: string
   data?: Record<string, unknown>
+}
+
+/** Adds a line, unless the job's history has one of this kind already. */
+export async function insertEventOnce(db: Queryable, { jobId, kind, data }: NewEvent): Promise<void> {
+  await db.$executeRaw(sql`
+    insert into "offshoot"."AgentEvent" ("jobId", "kind", "data")
+    select "id", ${kind}, ${encodeStoredJson(data ?? {})}::jsonb from "offshoot"."AgentJob" job
+    where "id" = ${jobId} and not exists (
+      select 1 from "offshoot"."AgentEvent" known where known."jobId" = job."id" and known."kind" = ${kind})`)
 }
 
 export async function insertEvents(db: Queryable, events: readonly NewEvent[]): Promise<void> {

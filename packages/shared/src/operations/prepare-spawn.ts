@@ -2,6 +2,7 @@
 // tools. Refusals are values; they leave nothing behind.
 import { createHash } from 'node:crypto'
 import { type Bot, describeBotRef } from '../contracts/bot.ts'
+import { canonicalJson } from '../contracts/canonical-json.ts'
 import type { Reason } from '../contracts/reason.ts'
 import { DEFAULT_MAX_STEPS, MAX_MESSAGE_LENGTH, type ProgramSpawnInput } from '../contracts/spawn.ts'
 import { characterCount } from '../contracts/text.ts'
@@ -198,13 +199,4 @@ function chooseTools(bot: Bot, parent: SpawnParent | undefined, filter: readonly
   if (unknown.length > 0)
     return refuse('unknown_tool', `Unknown tools: ${unknown.join(', ')}. Known: ${available.join(', ')}.`)
   return available.filter((name) => filter.includes(name))
-}
-
-/** JSON with sorted keys: the same request gives the same text. */
-function canonicalJson(value: unknown): string {
-  return JSON.stringify(value, (_, field: unknown) =>
-    field !== null && typeof field === 'object' && !Array.isArray(field)
-      ? Object.fromEntries(Object.entries(field).sort(([a], [b]) => (a < b ? -1 : 1)))
-      : field,
-  )
 }

@@ -9,6 +9,7 @@ import { checkAgent } from '../operations/check-agent.ts'
 import type { JobReader } from '../operations/readable-jobs.ts'
 import type { Runtime } from '../runtime.ts'
 import { modelInput } from './model-input.ts'
+import { shortWhenUnchanged } from './unchanged-answer.ts'
 
 /** Who calls: asked at each call, never told by the model. */
 export type WhoCalls = () => { reader: JobReader; actorId: string } | Promise<{ reader: JobReader; actorId: string }>
@@ -23,7 +24,7 @@ export function checkAgentTool(
   whoCalls: WhoCalls,
   { canReadOn }: JobToolOptions,
 ): Tool<CheckInput, CheckOutput> {
-  return tool({
+  const fullAnswer: Tool<CheckInput, CheckOutput> = tool({
     description:
       'Looks at a sub-agent that you started: its state, how far it is, and its result once it has ended. Give waitSeconds to wait for the end.',
     inputSchema: modelInput(checkInputSchema, ['jobId']),
@@ -42,6 +43,7 @@ export function checkAgentTool(
       },
     }),
   })
+  return shortWhenUnchanged(fullAnswer)
 }
 
 /** What a running job keeps of an answer: its journal must not hold its whole subtree. */

@@ -19,6 +19,11 @@ export interface AiTool {
    * one is shown as head and tail, and kept whole for `readResult`.
    */
   maxResultLength?: number
+  /**
+   * The tool is there to be asked again with the same input, like one that says whether something is done yet. By default a
+   * model that makes the same call step after step with the same result is told so, and the sixth call is not run.
+   */
+  mayRepeat?: boolean
 }
 
 const registered = new Map<string, AiTool>()
