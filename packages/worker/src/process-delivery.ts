@@ -36,6 +36,8 @@ export interface DeliveryResult {
 const RETRY_PAUSE_MS = 500
 /** How long a delivery for newer workers stays away from the queue, so that those who cannot take it do not spin on it. */
 const NEWER_WORKER_PAUSE_MS = 2_000
+/** How often an outcome is written that Postgres refuses with an error that is not known to pass. */
+const OUTCOME_TRIES = 3
 
 export async function processDelivery(dependencies: DeliveryDependencies, data: unknown): Promise<DeliveryResult> {
   const { agentJobId, deliverySeq } = deliveryDataSchema.parse(data)
@@ -128,18 +130,27 @@ function internalEnding(job: ClaimedJob, error: unknown): Ending {
   }
 }
 
-/** An outcome that Postgres will never take is a bug of ours, too: the job fails with it instead of staying open. */
+/**
+ * What a run has come to is not thrown away for a write that fails once. An outcome that Postgres will never take is a
+ * bug of ours, too: the job fails with it instead of staying open.
+ */
 async function writeSomehow(
   dependencies: DeliveryDependencies,
   attempt: Attempt,
   outcome: RunOutcome,
+  triesLeft = OUTCOME_TRIES,
 ): Promise<DeliveryResult | 'unread-inbox'> {
   try {
     return await persistently(dependencies, () => writeOutcome(dependencies, attempt, outcome))
   } catch (error) {
     if (dependencies.shutdown.aborted) throw error
     const { runtime, job, claim } = attempt
-    runtime.logger.error({ jobId: job.id, outcome: outcome.kind, error }, 'the outcome of a run could not be written')
+    const about = { jobId: job.id, outcome: outcome.kind, error, triesLeft: triesLeft - 1 }
+    runtime.logger.error(about, 'the outcome of a run could not be written')
+    if (triesLeft > 1) {
+      await pause(RETRY_PAUSE_MS, dependencies.shutdown)
+      return writeSomehow(dependencies, attempt, outcome, triesLeft - 1)
+    }
     const end = { guard: claim, ending: internalEnding(job, error), message: { parts: [] } }
     const row = await persistently(dependencies, () => finishAgent(runtime, job, end))
     return row === null ? succeeded(LOST) : { words: 'failed: internal', failed: true }

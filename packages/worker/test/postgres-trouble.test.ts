@@ -14,6 +14,7 @@ let duringTool: () => Promise<void> = async () => undefined
 beforeAll(async () => {
   raw = await startRawModel()
   stage = await openWorkerStage(raw.baseUrl, {
+    environment: { LOG_LEVEL: 'silent' },
     extensions: {
       tools: [
         {
@@ -32,11 +33,11 @@ beforeAll(async () => {
     },
   })
   await stage.putBot('bot', { toolNames: ['act'] })
-  // Raises for the first three writes that it sees after a reset: a sequence counts on although the transaction ends.
+  // Raises for the first writes that it sees after a reset: a sequence counts on although the transaction ends.
   await stage.runtime.database.$executeRawUnsafe('create sequence "offshoot"."hiccups"')
   await stage.runtime.database.$executeRawUnsafe(`
     create function "offshoot"."hiccup"() returns trigger language plpgsql as $$ begin
-      if nextval('"offshoot"."hiccups"') <= 3 then raise exception 'no' using errcode = '57P03'; end if;
+      if nextval('"offshoot"."hiccups"') <= tg_argv[0]::int then raise exception 'no' using errcode = tg_argv[1]; end if;
       return new;
     end $$`)
 })
@@ -46,12 +47,20 @@ afterAll(async () => {
   await raw.stop()
 })
 
-/** Makes three inserts or updates of a table fail. Answers how many were tried in all. */
-async function withHiccups(event: string, table: string, when: string, work: () => Promise<void>): Promise<number> {
+const STARTING_UP = { times: 3, code: '57P03' }
+
+/** Makes the first inserts or updates of a table fail. Answers how many were tried in all. */
+async function withHiccups(
+  event: string,
+  table: string,
+  when: string,
+  work: () => Promise<void>,
+  { times, code } = STARTING_UP,
+): Promise<number> {
   const { database } = stage.runtime
   await database.$executeRawUnsafe(`alter sequence "offshoot"."hiccups" restart`)
   await database.$executeRawUnsafe(
-    `create trigger "hiccup" before ${event} on "offshoot"."${table}" for each row when (${when}) execute function "offshoot"."hiccup"()`,
+    `create trigger "hiccup" before ${event} on "offshoot"."${table}" for each row when (${when}) execute function "offshoot"."hiccup"(${times}, '${code}')`,
   )
   await work()
   await database.$executeRawUnsafe(`drop trigger "hiccup" on "offshoot"."${table}"`)
@@ -93,6 +102,35 @@ test('LOSS-1: a terminal write that fails is tried again without another model c
   })
   expect(tried).toBe(4)
   expect(raw.requests('end me')).toHaveLength(1)
+})
+
+test('LOSS-1: an end that Postgres refuses for no known reason is written again; one that it always refuses is an error', async () => {
+  const refusal = { times: 2, code: 'P0001' }
+  raw.answer('end me somehow', says('the end'))
+  const ends = `new."state" in ('completed', 'failed')`
+  const tried = await withHiccups(
+    'update',
+    'AgentJob',
+    ends,
+    async () => {
+      const job = await runRoot(stage, 'bot', 'end me somehow')
+      expect(job).toMatchObject({ state: 'completed', result: 'the end', attempt: 1 })
+    },
+    refusal,
+  )
+  expect(tried).toBe(3)
+  expect(raw.requests('end me somehow')).toHaveLength(1)
+  await withHiccups(
+    'update',
+    'AgentJob',
+    ends,
+    async () => {
+      const job = await runRoot(stage, 'bot', 'end me somehow')
+      expect(job).toMatchObject({ state: 'failed', reason: 'internal', attempt: 1 })
+    },
+    { ...refusal, times: 3 },
+  )
+  expect(raw.requests('end me somehow')).toHaveLength(2)
 })
 
 test('a session that Postgres cuts while the inbox is read fails no job and repeats no call', async () => {
