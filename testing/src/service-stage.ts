@@ -29,8 +29,8 @@ export interface TestApi {
 export async function openServiceStage(options: {
   workers: number
   environment?: Record<string, string>
-  /** The addresses that the processes get instead of the stage's own, like one of a proxy. */
-  processEnvironment?: (stage: TestStage) => Promise<Record<string, string>>
+  /** What processes get instead of the stage's own settings, like the address of a proxy. */
+  processEnvironment?: (stage: TestStage) => Promise<Record<'api' | 'worker', Record<string, string>>>
 }): Promise<ServiceStage> {
   const [redis, raw] = await Promise.all([startRestartableRedis(), startRawModel()])
   const stage = await openTestStage({
@@ -43,10 +43,10 @@ export async function openServiceStage(options: {
     },
   })
   await stage.putBot('bot')
-  const environment = { ...stage.environment, ...(await options.processEnvironment?.(stage)) }
+  const own = await options.processEnvironment?.(stage)
   const [api, ...workers] = await Promise.all([
-    openApi(stage, environment),
-    ...Array.from({ length: options.workers }, () => startWorkerProcess(environment)),
+    openApi(stage, { ...stage.environment, ...own?.api }),
+    ...Array.from({ length: options.workers }, () => startWorkerProcess({ ...stage.environment, ...own?.worker })),
   ])
   const ended: string[] = []
   for (const { pid, exited } of [api.process, ...workers])
