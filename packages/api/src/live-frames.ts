@@ -1,10 +1,12 @@
-// What a viewer of a job sees, whenever it comes: the live stream from its cursor, or, when that is gone, a snapshot of
-// the stored messages. It begins with a `start` chunk and ends with the job's end.
+// What a viewer of a job sees, whenever it comes: the live stream from its cursor, and from the stored messages what is
+// missing of it. It begins with a `start` chunk and ends with the job's end.
 import type { Runtime } from '@offshoot/shared/runtime'
 import { agentMessageParts } from '@offshoot/shared/agent-message'
 import { loadSteps, loadToolCalls } from '@offshoot/shared/db/journal'
+import { decodeStored } from '@offshoot/shared/db/stored-value'
 import { followAgent } from '@offshoot/shared/operations/follow-agent'
 import type { UIMessage, UIMessageChunk } from 'ai'
+import { createSeenMessage, type SeenMessage } from './seen-message.ts'
 
 export interface Frame {
   /** The cursor after this frame; absent where the frame is not part of the live stream. */
@@ -16,8 +18,9 @@ type FramesRuntime = Pick<Runtime, 'database' | 'signals' | 'liveStreams' | 'log
 type FollowedJob = { id: string; convoId: string; inputSeq: number }
 
 /**
- * A viewer that comes with a cursor goes on from there. One that comes without, to a stream whose beginning is gone, gets
- * the stored steps first, and live frames from the next step that it sees whole; at the job's end what is still missing.
+ * A viewer that comes with a cursor goes on from there. Where frames are gone (a stream keeps only so many, Redis was
+ * emptied, the viewer read too slowly), it gets at the next beginning of a step, or at the job's end, what is stored and
+ * it has not seen; live frames go on from there. One whose cursor says nothing of what it has seen begins anew then.
  */
 export async function* jobFrames(
   runtime: FramesRuntime,
@@ -25,30 +28,47 @@ export async function* jobFrames(
   options: { afterSeq: number; signal: AbortSignal },
 ): AsyncGenerator<Frame> {
   const afterSeq = await usableCursor(runtime, job.id, options.afterSeq)
-  let inStep: 'live' | 'unknown' | undefined = afterSeq === 0 ? undefined : 'live'
-  let shownSteps = 0
-  for await (const frame of followAgent(runtime, job.id, { ...options, afterSeq })) {
-    const { type } = frame.chunk
-    if (inStep === undefined) {
-      inStep = type === 'start' ? 'live' : 'unknown'
-      if (inStep === 'unknown') yield { chunk: { type: 'start', messageId: job.id } }
+  let last = afterSeq
+  let lacks = false
+  /** Absent while the viewer has begun before and nobody knows what it has seen. */
+  let seen: SeenMessage | undefined
+  let begun = afterSeq > 0
+  for await (const { seq, chunk, step } of followAgent(runtime, job.id, { ...options, afterSeq })) {
+    lacks ||= seq > last + 1 || (!begun && chunk.type !== 'start')
+    last = seq
+    if (lacks && seen === undefined) yield { chunk: { type: 'start', messageId: job.id } }
+    if (lacks || !begun) seen ??= createSeenMessage()
+    begun = true
+    if (lacks) {
+      const parts = await partsBefore(runtime, job.id, chunk, step)
+      if (parts === undefined) {
+        if (chunk.type === 'data-attempt') yield { seq, chunk }
+        continue
+      }
+      for (const missed of seen?.missing(parts) ?? []) yield { chunk: missed }
+      lacks = false
     }
-    if (inStep === 'unknown') {
-      const ends = type === 'finish' || type === 'error' || type === 'abort'
-      if (type !== 'start-step' && !ends) continue
-      const parts = await storedParts(runtime, job.id, shownSteps)
-      shownSteps += parts.filter((part) => part.type === 'step-start').length
-      for (const chunk of snapshotChunks(parts)) yield { chunk }
-      inStep = 'live'
-    }
-    yield frame
+    seen?.note(chunk, step)
+    yield { seq, chunk }
   }
 }
 
-/** What the steps from `fromStep` on have said, as far as it is stored. */
-async function storedParts({ database }: FramesRuntime, jobId: string, fromStep: number): Promise<UIMessage['parts']> {
+/** What is stored of the message up to this frame; undefined in the middle of a step, which is not stored yet. */
+async function partsBefore(
+  { database }: FramesRuntime,
+  jobId: string,
+  chunk: UIMessageChunk,
+  step: number | undefined,
+): Promise<UIMessage['parts'] | undefined> {
+  const ends = chunk.type === 'finish' || chunk.type === 'error' || chunk.type === 'abort'
+  if (chunk.type !== 'start-step' && !ends) return undefined
+  if (ends) {
+    // Row first, then the end frame. The message has what a step that was cut had said, too.
+    const message = await database.aiMessage.findUnique({ where: { id: jobId }, select: { parts: true } })
+    if (message !== null) return decodeStored(message.parts) as UIMessage['parts']
+  }
   const [steps, toolCalls] = await Promise.all([loadSteps(database, jobId), loadToolCalls(database, jobId)])
-  return agentMessageParts(steps.slice(fromStep), toolCalls)
+  return agentMessageParts(ends ? steps : steps.slice(0, step), toolCalls)
 }
 
 /** A cursor that this stream cannot have given (it expired, it is from the future) counts as none: everything comes again. */
@@ -64,44 +84,4 @@ async function usableCursor(
     logger.warn({ jobId, error }, 'live stream not readable')
     return afterSeq
   }
-}
-
-/** The chunks that build these parts. */
-export function* snapshotChunks(parts: UIMessage['parts']): Generator<UIMessageChunk> {
-  let stepOpen = false
-  for (const [index, part] of parts.entries()) {
-    const id = `snapshot-${index}`
-    switch (part.type) {
-      case 'step-start':
-        if (stepOpen) yield { type: 'finish-step' }
-        stepOpen = true
-        yield { type: 'start-step' }
-        break
-      case 'text':
-        yield { type: 'text-start', id }
-        yield { type: 'text-delta', id, delta: part.text }
-        yield { type: 'text-end', id }
-        break
-      case 'reasoning':
-        yield { type: 'reasoning-start', id }
-        yield { type: 'reasoning-delta', id, delta: part.text }
-        yield { type: 'reasoning-end', id }
-        break
-      case 'file':
-        yield { type: 'file', url: part.url, mediaType: part.mediaType }
-        break
-      default:
-        if ('toolCallId' in part) yield* toolChunks(part)
-    }
-  }
-  if (stepOpen) yield { type: 'finish-step' }
-}
-
-function* toolChunks(part: Extract<UIMessage['parts'][number], { toolCallId: string }>): Generator<UIMessageChunk> {
-  const toolName = part.type === 'dynamic-tool' ? part.toolName : part.type.slice('tool-'.length)
-  yield { type: 'tool-input-available', toolCallId: part.toolCallId, toolName, input: part.input ?? null }
-  if (part.state === 'output-available')
-    yield { type: 'tool-output-available', toolCallId: part.toolCallId, output: part.output }
-  if (part.state === 'output-error')
-    yield { type: 'tool-output-error', toolCallId: part.toolCallId, errorText: part.errorText }
 }

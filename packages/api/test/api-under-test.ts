@@ -10,7 +10,7 @@ import { createExtensions } from '@offshoot/shared/extensions'
 import { finishAgent } from '@offshoot/shared/operations/finish-agent'
 import { openRuntime, type Runtime } from '@offshoot/shared/runtime'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
-import type { UIMessageChunk } from 'ai'
+import type { UIMessage, UIMessageChunk } from 'ai'
 import { createApp } from '../src/app.ts'
 import { type CuttableProxy, openCuttableProxy } from './cuttable-proxy.ts'
 import { createOpenRequests, type OpenRequests } from '../src/open-requests.ts'
@@ -44,8 +44,8 @@ export interface ApiUnderTest {
   play(jobId: string, chunks: UIMessageChunk[]): Promise<void>
   /** Stores one whole step that said `text`. */
   storeStep(jobId: string, token: string, text: string): Promise<void>
-  /** Ends a job that `token` holds. */
-  finish(jobId: string, token: string, ending?: Partial<Ending>): Promise<void>
+  /** Ends a job that `token` holds, with the message that its worker has made, if it has made one. */
+  finish(jobId: string, token: string, ending?: Partial<Ending>, parts?: UIMessage['parts']): Promise<void>
   close(): Promise<void>
 }
 
@@ -128,10 +128,11 @@ export async function openApi(
       await storeModelOutput(database, claim, output)
       await storeWholeStep(database, claim, 0, [{ role: 'assistant', content: [{ type: 'text', text }] }])
     },
-    async finish(jobId, token, ending = {}) {
+    async finish(jobId, token, ending = {}, parts) {
       const full: Ending = { state: 'completed', reason: 'completed', result: 'done', partial: false, ...ending }
       const job = { id: jobId, rootJobId: await rootOf(jobId) }
-      if ((await finishAgent(stage.runtime, job, { guard: { token }, ending: full })) === null)
+      const message = parts === undefined ? {} : { message: { parts } }
+      if ((await finishAgent(stage.runtime, job, { guard: { token }, ending: full, ...message })) === null)
         throw new Error(`${jobId} had ended already`)
     },
     async close() {

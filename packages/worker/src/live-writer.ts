@@ -18,7 +18,8 @@ const FLUSH_LIMIT_MS = 500
 const MAX_BUFFERED = 2_000
 
 export interface LiveWriter {
-  write(chunk: UIMessageChunk): void
+  /** With `start-step` comes the index of the step. */
+  write(chunk: UIMessageChunk, step?: number): void
   /** Takes back what an older attempt had said of the step that this one makes again. To be called before any `write`. */
   restartStep(): void
   /** Resolves when everything written so far has gone out, or after half a second. */
@@ -48,6 +49,7 @@ export function createLiveWriters(
       let number = 0
       let afterSeq = 0
       let restartsStep = false
+      const stepOf = new WeakMap<UIMessageChunk, number>()
       /** Nothing more is sent: a newer attempt writes, or this one is long over. */
       let fenced = false
       let givesUpAt = Infinity
@@ -80,7 +82,8 @@ export function createLiveWriters(
         const chunks = end === -1 ? buffer : buffer.slice(0, end + 1)
         buffer = end === -1 ? [] : buffer.slice(end + 1)
         number += 1
-        return { generation, attempt, number, chunks, endsStep: end !== -1, restartsStep: restartsStep && number === 1 }
+        const flags = { endsStep: end !== -1, restartsStep: restartsStep && number === 1 }
+        return { generation, attempt, number, chunks, ...flags, ...beginningIn(chunks, stepOf) }
       }
 
       async function append(sent: NewBatch): Promise<void> {
@@ -101,8 +104,9 @@ export function createLiveWriters(
       }
 
       return {
-        write(chunk) {
+        write(chunk, step) {
           if (fenced || buffer.length >= MAX_BUFFERED) return
+          if (step !== undefined) stepOf.set(chunk, step)
           if (!joinDelta(buffer, chunk)) buffer.push(chunk)
           if (performance.now() - sentAt >= clock.waitMs()) send()
           else clock.schedule(send)
@@ -152,6 +156,15 @@ function createClock() {
       }, waitMs)
     },
   }
+}
+
+/** The step that begins in a batch: at most one, since a batch ends where a step ends. */
+function beginningIn(
+  chunks: readonly UIMessageChunk[],
+  stepOf: WeakMap<UIMessageChunk, number>,
+): { startsStep?: number } {
+  const startsStep = chunks.map((chunk) => stepOf.get(chunk)).find((step) => step !== undefined)
+  return startsStep === undefined ? {} : { startsStep }
 }
 
 /** Joins a text or reasoning delta with the one before it in the batch. */

@@ -128,7 +128,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
       }
       if (part.type === 'abort') failure ??= { error: new Error(part.reason ?? 'aborted') }
       keepPart(segment, part, shownIndex)
-      showPart(segment, part, shownIndex === playedBack)
+      showPart(segment, part, { index: shownIndex, playedBack: shownIndex === playedBack })
       if (part.type === 'finish-step') shownIndex += 1
     }
     if (failure === undefined) await storeFinished(finished)
@@ -154,13 +154,13 @@ function keepPart({ state }: SegmentDependencies, part: TextStreamPart<ToolSet>,
 function showPart(
   { agent, journal, live }: SegmentDependencies,
   part: TextStreamPart<ToolSet>,
-  playedBack: boolean,
+  { index, playedBack }: { index: number; playedBack: boolean },
 ): void {
   if (part.type === 'tool-result' && part.preliminary === true && !journal.streams(part.toolCallId)) return
   if (playedBack && part.type !== 'tool-result' && part.type !== 'tool-error' && part.type !== 'finish-step') return
   const chunk = toUIMessageChunk(part, { tools: agent.tools, sendStart: false, sendFinish: false })
   if (chunk === undefined || chunk.type === 'error' || chunk.type === 'abort') return
-  live.write(chunk)
+  live.write(chunk, chunk.type === 'start-step' ? index : undefined)
 }
 
 function toolCallOf(

@@ -9,6 +9,8 @@ export interface LiveBatch {
   attempt: number
   firstSeq: number
   chunks: UIMessageChunk[]
+  /** The index of the step that begins in this batch; absent when none does, or when an older version wrote it. */
+  startsStep?: number
   /** Set on the last batch of a generation. */
   end?: true
 }

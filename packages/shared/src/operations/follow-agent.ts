@@ -11,6 +11,8 @@ import { jobReason } from '../agent-views.ts'
 export interface NumberedChunk {
   seq: number
   chunk: UIMessageChunk
+  /** With `start-step`: the index of the step, where the writer has told it. */
+  step?: number
 }
 
 /** Batches in memory for a follower, however slowly it takes them (UX-5). */
@@ -60,8 +62,13 @@ export async function* followAgent(
 }
 
 function numberedAfter(batch: LiveBatch, cursor: number): NumberedChunk[] {
+  const { firstSeq, startsStep } = batch
   return batch.chunks
-    .map((chunk, offset) => ({ seq: batch.firstSeq + offset, chunk }))
+    .map((chunk, offset) => ({
+      seq: firstSeq + offset,
+      chunk,
+      ...(chunk.type === 'start-step' && startsStep !== undefined ? { step: startsStep } : {}),
+    }))
     .filter(({ seq }) => seq > cursor)
 }
 

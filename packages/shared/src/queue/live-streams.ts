@@ -1,6 +1,8 @@
 // Live streams: what viewers follow. One capped Redis stream a job, under a hash tag of its own, so that streams spread
 // over a cluster. An entry is one batch of frames. Appending is one script that refuses a batch of an attempt older than
-// the newest it has seen, appends a batch once however often it is sent, and numbers the frames.
+// the newest it has seen, appends a batch once however often it is sent, and numbers the frames. What is over the limits
+// goes from the front; at a job's end nearly all goes, since its messages are stored by then. A viewer that misses frames
+// sees it by their numbers, and gets from the record what they said (packages/api/src/live-frames.ts).
 import type { UIMessageChunk } from 'ai'
 import type { Config } from '../config.ts'
 import type { LiveBatch } from '../contracts/live-frame.ts'
@@ -11,33 +13,56 @@ import { withLimit } from '../with-limit.ts'
 /** Batches kept a job, and how long a stream outlives its last batch. */
 const MAX_BATCHES = 5_000
 const EXPIRE_SECONDS = 3_600
+/** Bytes of frames kept while a job runs: as many batches at 200 bytes, minutes of an ordinary answer. */
+const MAX_BYTES = 1_000_000
+/** And once it has ended: what a viewer that was following may not have read yet. */
+const MAX_BYTES_AT_END = 16_000
 const READ_COUNT = 500
 
 /**
  * KEYS: stream, fence. ARGV: generation, attempt, batch number of the attempt, number of frames, frames as JSON, the
- * highest number that the writer knows of, and three flags ("1" or "0"): last batch, ends a step, begins a step anew.
+ * highest number that the writer knows of, three flags ("1" or "0": last batch, ends a step, begins a step anew), and the
+ * index of the step that begins in the batch, or "".
  * Answers the number of the last frame, or -1 when a newer attempt has written. The fence is a hash of the newest
- * generation, attempt and batch number, the number of the last frame, and that of the last frame that ended a step.
+ * generation, attempt and batch number, the number of the last frame, that of the last frame that ended a step, and the
+ * bytes of all frames kept. The newest batch always stays.
  */
 const APPEND_SCRIPT = `
-local fence = redis.call('HMGET', KEYS[2], 'generation', 'attempt', 'batch', 'seq', 'stepSeq')
+local function size(entry) return #entry[2][6] end
+local fence = redis.call('HMGET', KEYS[2], 'generation', 'attempt', 'batch', 'seq', 'stepSeq', 'bytes')
 local generation, attempt = tonumber(fence[1] or '0'), tonumber(fence[2] or '0')
 local ours, oursAttempt = tonumber(ARGV[1]), tonumber(ARGV[2])
 if ours < generation or (ours == generation and oursAttempt < attempt) then return -1 end
 local seq = math.max(tonumber(fence[4] or '0'), tonumber(ARGV[6]))
 local same = ours == generation and oursAttempt == attempt
 if same and tonumber(fence[3] or '0') >= tonumber(ARGV[3]) then return seq end
+local bytes = tonumber(fence[6] or '0')
 if ARGV[9] == '1' then
   local cut = redis.call('XRANGE', KEYS[1], '(' .. (fence[5] or '0') .. '-0', '+')
-  for _, entry in ipairs(cut) do redis.call('XDEL', KEYS[1], entry[1]) end
+  for _, entry in ipairs(cut) do
+    bytes = bytes - size(entry)
+    redis.call('XDEL', KEYS[1], entry[1])
+  end
 end
 local last = seq + tonumber(ARGV[4])
 redis.call('HSET', KEYS[2], 'generation', ARGV[1], 'attempt', ARGV[2], 'batch', ARGV[3], 'seq', last)
 if ARGV[8] == '1' then redis.call('HSET', KEYS[2], 'stepSeq', last) end
 if last > seq then
-  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ${MAX_BATCHES}, (seq + 1) .. '-0', 'g', ARGV[1], 'a', ARGV[2], 'f', ARGV[5], 'e', ARGV[7])
+  redis.call('XADD', KEYS[1], (seq + 1) .. '-0', 'g', ARGV[1], 'a', ARGV[2], 'f', ARGV[5], 'e', ARGV[7], 's', ARGV[10])
   redis.call('EXPIRE', KEYS[1], ${EXPIRE_SECONDS})
+  local count = redis.call('XLEN', KEYS[1])
+  bytes = count == 1 and #ARGV[5] or bytes + #ARGV[5]
+  local limit = ARGV[7] == '1' and ${MAX_BYTES_AT_END} or ${MAX_BYTES}
+  while count > 1 and (bytes > limit or count > ${MAX_BATCHES}) do
+    for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 20)) do
+      if count == 1 or (bytes <= limit and count <= ${MAX_BATCHES}) then break end
+      bytes = bytes - size(entry)
+      count = count - 1
+      redis.call('XDEL', KEYS[1], entry[1])
+    end
+  end
 end
+redis.call('HSET', KEYS[2], 'bytes', bytes)
 redis.call('EXPIRE', KEYS[2], ${EXPIRE_SECONDS})
 return last
 `
@@ -52,6 +77,8 @@ export interface NewBatch {
   afterSeq?: number
   /** The last batch of the generation. */
   end?: boolean
+  /** The index of the step that begins in the batch. */
+  startsStep?: number
   /** The batch ends with a step's last frame. */
   endsStep?: boolean
   /** The attempt makes its first step again: what an older one had said of it goes. */
@@ -88,7 +115,8 @@ export function openLiveStreams(config: Config, logger: Logger): LiveStreams {
       const { generation, attempt, number, chunks, afterSeq = 0 } = batch
       const flags = [batch.end, batch.endsStep, batch.restartsStep].map((flag) => (flag === true ? '1' : '0'))
       const key = streamKey(jobId)
-      const values = [generation, attempt, number, chunks.length, JSON.stringify(chunks), afterSeq, ...flags]
+      const frames = JSON.stringify(chunks)
+      const values = [generation, attempt, number, chunks.length, frames, afterSeq, ...flags, batch.startsStep ?? '']
       const last = await scripts.offshootAppendLive(key, `${key}:fence`, ...values)
       return last === -1 ? false : last
     },
@@ -117,11 +145,13 @@ function parseBatch([id, fields]: [id: string, fields: string[]]): LiveBatch {
   const values = new Map<string, string>()
   for (let at = 0; at + 1 < fields.length; at += 2) values.set(fields[at] ?? '', fields[at + 1] ?? '')
   const chunks: UIMessageChunk[] = JSON.parse(values.get('f') ?? '[]')
+  const startsStep = values.get('s') ?? ''
   const batch: LiveBatch = {
     generation: Number(values.get('g')),
     attempt: Number(values.get('a')),
     firstSeq: Number(id.split('-')[0]),
     chunks,
+    ...(startsStep === '' ? {} : { startsStep: Number(startsStep) }),
   }
   return values.get('e') === '1' ? { ...batch, end: true } : batch
 }
