@@ -38,6 +38,8 @@ export interface JournalOptions {
   logger: Logger
   /** Called before a step's output is stored, so that viewers have seen it when it counts as said. */
   beforeStore: () => Promise<void>
+  /** Called after it is stored. */
+  onStored: () => void
 }
 
 /** The step that runs now. */
@@ -103,6 +105,7 @@ export function createJournal(options: JournalOptions): Journal {
             inboxSeqs: inbox.map((item) => item.seq),
           }
           await persist(() => storeModelOutput(database, claim, output))
+          options.onStored()
         }
         controller.enqueue(part)
       },

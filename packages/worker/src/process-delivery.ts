@@ -7,18 +7,20 @@ import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
 import { finishAgent } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
-import { waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
+import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
 import type { Runtime } from '@offshoot/shared/runtime'
 import type { LiveWriters } from './live-writer.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
 import { createStopSwitch } from './run-stop.ts'
 import type { RunningJobs } from './running-jobs.ts'
+import type { Suspects } from './suspects.ts'
 
 export interface DeliveryDependencies {
   runtime: Runtime
   workerId: () => string
   runningJobs: RunningJobs
+  suspects: Suspects
   liveWriters: LiveWriters
   isDraining(): boolean
   /** Aborted when the process must end now: claims that cannot be written are given up. */
@@ -38,6 +40,8 @@ const RETRY_PAUSE_MS = 500
 const NEWER_WORKER_PAUSE_MS = 2_000
 /** How often an outcome is written that Postgres refuses with an error that is not known to pass. */
 const OUTCOME_TRIES = 3
+/** How long a suspect waits before it asks for its turn again. */
+const TURN_PAUSE_MS = 1_000
 
 export async function processDelivery(dependencies: DeliveryDependencies, data: unknown): Promise<DeliveryResult> {
   const { agentJobId, deliverySeq } = deliveryDataSchema.parse(data)
@@ -45,7 +49,10 @@ export async function processDelivery(dependencies: DeliveryDependencies, data: 
   const job = await persistently(dependencies, () =>
     claimJob(dependencies.runtime.database, { ...claim, deliverySeq, workerId: dependencies.workerId() }),
   )
-  return job === null ? notClaimed(dependencies, agentJobId, deliverySeq) : runClaimed(dependencies, job, claim)
+  if (job === null) return notClaimed(dependencies, agentJobId, deliverySeq)
+  if (dependencies.suspects.mayRun(job)) return runClaimed(dependencies, job, claim)
+  const wait = { forMs: TURN_PAUSE_MS, because: 'other jobs that workers were lost with run first', counted: false }
+  return persistently(dependencies, () => waitOrHandBack(dependencies.runtime, job, claim, wait))
 }
 
 async function notClaimed(
@@ -61,7 +68,7 @@ async function notClaimed(
 }
 
 async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, claim: Claim): Promise<DeliveryResult> {
-  const { runtime, runningJobs, liveWriters } = dependencies
+  const { runtime, runningJobs, suspects, liveWriters } = dependencies
   const stopSwitch = createStopSwitch()
   const forget = runningJobs.add(claim, stopSwitch)
   const deadline = setTimeout(
@@ -82,6 +89,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     live,
     stopSwitch,
     entry: 'again',
+    onStepStored: () => suspects.clear(claim.token),
     isDraining: () => dependencies.isDraining(),
     msLeft: () => Math.max(1, job.msLeft - (performance.now() - claimedAt)),
   }
@@ -96,6 +104,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
   } finally {
     clearTimeout(deadline)
     live.end()
+    suspects.clear(claim.token)
     forget()
   }
 }
@@ -172,12 +181,8 @@ async function writeOutcome(
     case 'waiting':
       return succeeded(`waiting on ${outcome.liveChildren} ${outcome.liveChildren === 1 ? 'child' : 'children'}`)
     case 'retry-later': {
-      const wait = { forMs: outcome.afterMs, because: outcome.reason }
-      if (await waitForRetry(runtime, attempt.job, attempt.claim, wait))
-        return succeeded(`waiting ${Math.ceil(outcome.afterMs / 1_000)} s to try again: ${outcome.reason}`)
-      // Somebody wants the job's end, or it is not ours any more.
-      const handedBack = await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
-      return succeeded(handedBack ? 'handed back' : LOST)
+      const wait = { forMs: outcome.afterMs, because: outcome.reason, counted: true }
+      return waitOrHandBack(runtime, attempt.job, attempt.claim, wait)
     }
     case 'handed-back':
       await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
@@ -189,6 +194,19 @@ async function writeOutcome(
       return succeeded(handedBack ? 'handed back' : LOST)
     }
   }
+}
+
+async function waitOrHandBack(
+  runtime: Runtime,
+  job: ClaimedJob,
+  claim: Claim,
+  wait: RetryWait,
+): Promise<DeliveryResult> {
+  if (await waitForRetry(runtime, job, claim, wait))
+    return succeeded(`waiting ${Math.ceil(wait.forMs / 1_000)} s to try again: ${wait.because}`)
+  // Somebody wants the job's end, or it is not ours any more.
+  const handedBack = await handBack(runtime, job, claim, 'handed-back')
+  return succeeded(handedBack ? 'handed back' : LOST)
 }
 
 const LOST = 'lost to another worker'

@@ -28,6 +28,8 @@ export interface Attempt {
   stopSwitch: StopSwitch
   /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
   entry: 'fresh' | 'resumed' | 'again'
+  /** Called when the output of a step is stored. */
+  onStepStored(): void
   isDraining(): boolean
   /** Milliseconds until the job's deadline, by a monotonic timer. */
   msLeft(): number
@@ -76,6 +78,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     firstChunkMs: runtime.config.MODEL_FIRST_CHUNK_MS,
     logger: runtime.logger,
     beforeStore: () => live.flush(),
+    onStored: () => attempt.onStepStored(),
   })
   const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
   let history: ModelMessage[]

@@ -12,6 +12,7 @@ import { createLiveWriters } from './live-writer.ts'
 import type { DeliveryDependencies } from './process-delivery.ts'
 import { createProcessor } from './processor.ts'
 import { watchRunningJobs } from './running-jobs.ts'
+import { createSuspects } from './suspects.ts'
 
 export interface WorkerProcess {
   /** Stops taking deliveries, hands running jobs over at the end of their step, within WORKER_DRAIN_MS, and closes. */
@@ -53,6 +54,7 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
     runtime,
     workerId: () => row.id,
     runningJobs,
+    suspects: createSuspects(),
     liveWriters: createLiveWriters(runtime.liveStreams, runtime.signals),
     isDraining: () => draining,
     shutdown: shutdown.signal,

@@ -81,13 +81,13 @@ export async function makePending(
 }
 
 /**
- * Gives up the claim and stores what the job waits for. A wait for another try of a step is counted. False: the claim was
+ * Gives up the claim and stores what the job waits for; another try of a step may be counted. False: the claim was
  * lost, or there is an abort wish.
  */
 export async function storeWaitingJob(
   db: Queryable,
   claim: Claim,
-  wait: { on: WaitingOn; forMs: number | null },
+  wait: { on: WaitingOn; forMs: number | null; countsAsRetry?: boolean },
 ): Promise<boolean> {
   const until =
     wait.forMs === null
@@ -96,7 +96,7 @@ export async function storeWaitingJob(
   const changed = await db.$executeRaw(sql`
     update "offshoot"."AgentJob" set
       "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, "workerId" = null,
-      "stepRetries" = "stepRetries" + ${wait.on === 'retry' ? 1 : 0}
+      "stepRetries" = "stepRetries" + ${wait.countsAsRetry === true ? 1 : 0}
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null`)
   return changed === 1
 }
