@@ -162,7 +162,7 @@ test.for([1, 2, 3, 4, 5])(
 
     for (const [agent, jobId] of jobs) {
       const attempt = left.jobs.has(jobId) ? 2 : 1
-      const end = { state: 'completed', result: 'I think so.', steps: STEPS, attempt, crashes: 0 }
+      const end = { state: 'completed', result: 'I think so.', steps: STEPS, attempt }
       expect(await endOf(stage, jobId), agent.message).toMatchObject(end)
       expect(await eventsOf(stage, jobId)).toEqual(['spawned', ...(attempt === 2 ? ['worker-lost'] : []), 'ended'])
     }
