@@ -5,6 +5,7 @@ import helmet from 'helmet'
 import { authenticate } from './auth.ts'
 import { BULL_BOARD_PATH, bullBoard } from './bull-board.ts'
 import { docsRoutes } from './docs.ts'
+import { INNGEST_PATH, inngestRoutes } from './inngest.ts'
 import type { OpenRequests } from './open-requests.ts'
 import { answerWithProblem, noSuchRoute } from './problem.ts'
 import { readJsonBodies } from './read-request.ts'
@@ -29,6 +30,8 @@ export function createApp(runtime: Runtime, { openRequests, isStopping = () => f
   app.use(docsRoutes())
   const board = bullBoard(runtime)
   if (board !== undefined) app.use(BULL_BOARD_PATH, board)
+  const inngest = inngestRoutes(runtime)
+  if (inngest !== undefined) app.use(INNGEST_PATH, inngest)
   app.use('/v1', v1(runtime, openRequests))
   app.use(noSuchRoute, answerWithProblem(runtime.logger))
   return app

@@ -6,7 +6,7 @@ import { loadConfig } from '@offshoot/shared/config'
 import { claimJob, type Ending } from '@offshoot/shared/db/agent-jobs'
 import { storeModelOutput, storeWholeStep } from '@offshoot/shared/db/journal'
 import { createApiKey } from '@offshoot/shared/db/users'
-import { createExtensions } from '@offshoot/shared/extensions'
+import { createExtensions, type ExtensionsInput } from '@offshoot/shared/extensions'
 import { finishAgent } from '@offshoot/shared/operations/finish-agent'
 import { openRuntime, type Runtime } from '@offshoot/shared/runtime'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
@@ -56,9 +56,9 @@ export const PLANNER = { bot: { botGroup: 'forge', botHandle: 'planner' } }
 
 export async function openApi(
   environment: Record<string, string> = {},
-  { cuttable }: { cuttable?: 'DATABASE_URL' | 'REDIS_URL' } = {},
+  { cuttable, extensions }: { cuttable?: 'DATABASE_URL' | 'REDIS_URL'; extensions?: ExtensionsInput } = {},
 ): Promise<ApiUnderTest> {
-  const stage = await openTestStage({ environment })
+  const stage = await openTestStage({ environment, ...(extensions === undefined ? {} : { extensions }) })
   const { service, runtime } = await openRuntimeOf(stage, cuttable)
   const { database, liveStreams, signals } = stage.runtime
   await database.user.createMany({ data: [{ id: 'admin', admin: true }, { id: 'alice' }, { id: 'bob' }] })

@@ -80,6 +80,9 @@ test('a config module of another shape gives one clear error that names what is 
     /may not be empty or contain a colon[^\n]*\n[^\n]*a:b/,
   )
   expect(await errorOf('export default { resolveBot: true }')).toMatch(/must be a function[\s\S]*resolveBot/)
+  expect(await errorOf('export default { inngestFunctions: [() => 1] }')).toMatch(
+    /must be made with inngest.createFunction[\s\S]*inngestFunctions/,
+  )
 })
 
 const namedTwice = (description: string) => ({

@@ -4,6 +4,7 @@ import path from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { createOpenAI } from '@ai-sdk/openai'
 import type { ProviderV4 } from '@ai-sdk/provider'
+import { type InngestFunction, isInngestFunction } from 'inngest'
 import { z } from 'zod'
 import { type Config, ConfigError } from './config.ts'
 import type { Bot, BotRef } from './contracts/bot.ts'
@@ -19,11 +20,14 @@ export interface ExtensionsInput {
   providers?: Record<string, ProviderFactory>
   /** Answers before the Bot table, so that a host keeps its own bots; undefined: look in the table. */
   resolveBot?: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined> | Bot | undefined
+  /** Functions that Inngest calls at the API's /api/inngest, made with `inngest.createFunction`. */
+  inngestFunctions?: InngestFunction.Any[]
 }
 
 export interface Extensions {
   providers: ReadonlyMap<string, ProviderFactory>
   resolveBot: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined>
+  inngestFunctions: readonly InngestFunction.Any[]
 }
 
 /** Types the config module: `export default defineConfig({ tools: [...] })`. */
@@ -51,6 +55,9 @@ const extensionsSchema = z.strictObject({
     )
     .optional(),
   resolveBot: z.custom((value) => typeof value === 'function', 'must be a function').optional(),
+  inngestFunctions: z
+    .array(z.custom((value) => isInngestFunction(value), 'must be made with inngest.createFunction'))
+    .optional(),
 })
 
 /**
@@ -80,6 +87,7 @@ export function createExtensions(config: Config, input: ExtensionsInput): Extens
   return {
     providers: new Map<string, ProviderFactory>([['openai', () => openai], ...Object.entries(input.providers ?? {})]),
     resolveBot: async (ref, caller) => input.resolveBot?.(ref, caller),
+    inngestFunctions: input.inngestFunctions ?? [],
   }
 }
 
@@ -104,7 +112,7 @@ async function importConfigModule(file: string): Promise<ExtensionsInput> {
   const parsed = extensionsSchema.safeParse(exported)
   if (!parsed.success) {
     throw new ConfigError(
-      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, resolveBot }).\n${z.prettifyError(parsed.error)}`,
+      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, resolveBot, inngestFunctions }).\n${z.prettifyError(parsed.error)}`,
     )
   }
   // The schema checked the shape; the functions inside are the product's own.
