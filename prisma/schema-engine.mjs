@@ -50,7 +50,29 @@ function openDatabaseEngine() {
   const url = new URL(databaseUrl)
   const sessionOptions = [url.searchParams.get('options'), `-c search_path=${POSTGRES_SCHEMA}`].filter(Boolean)
   url.searchParams.set('options', sessionOptions.join(' '))
-  return openEngine(new PrismaPg({ connectionString: url.href }, { schema: POSTGRES_SCHEMA }))
+  const factory = new PrismaPg({ connectionString: url.href }, { schema: POSTGRES_SCHEMA })
+  return openEngine({
+    provider: factory.provider,
+    adapterName: factory.adapterName,
+    connect: async () => inOneQuery(await factory.connect()),
+    connectToShadowDb: async () => inOneQuery(await factory.connectToShadowDb()),
+  })
+}
+
+/**
+ * A script goes to Postgres as one query, which is one transaction, as the native engine does it: a migration that fails
+ * leaves nothing behind. The adapter's own way is one query for whatever stands between two semicolons, which also cuts
+ * the body of a function.
+ */
+function inOneQuery(adapter) {
+  adapter.executeScript = async (script) => {
+    try {
+      await adapter.client.query(script)
+    } catch (error) {
+      adapter.onError(error)
+    }
+  }
+  return adapter
 }
 
 /**
