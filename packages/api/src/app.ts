@@ -13,8 +13,10 @@ import { logRequests } from './request-log.ts'
 import { agentRoutes } from './routes/agents.ts'
 import { botRoutes } from './routes/bots.ts'
 import { convoRoutes } from './routes/convos.ts'
+import { deadLetterRoutes } from './routes/dead-letters.ts'
 import { healthRoutes } from './routes/health.ts'
 import { resultRoutes } from './routes/results.ts'
+import { metricsRoutes } from './routes/metrics.ts'
 
 export interface AppOptions {
   openRequests: OpenRequests
@@ -26,7 +28,7 @@ export function createApp(runtime: Runtime, { openRequests, isStopping = () => f
   const app = express()
   app.set('etag', false)
   app.use(logRequests(runtime.logger), safeHeaders)
-  app.use(healthRoutes(runtime, isStopping))
+  app.use(healthRoutes(runtime, isStopping), metricsRoutes(runtime))
   app.use(docsRoutes())
   const board = bullBoard(runtime)
   if (board !== undefined) app.use(BULL_BOARD_PATH, board)
@@ -48,6 +50,7 @@ function v1(runtime: Runtime, openRequests: OpenRequests): Router {
   router.use('/agents', agentRoutes(runtime, openRequests), resultRoutes(runtime))
   router.use('/convos', convoRoutes(runtime, openRequests))
   router.use('/bots', botRoutes(runtime))
+  router.use('/dead-letters', deadLetterRoutes(runtime))
   return router
 }
 

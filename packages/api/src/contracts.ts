@@ -3,6 +3,7 @@ import { retryInputSchema } from '@offshoot/shared/contracts/retry'
 import { botRefSchema, botSchema } from '@offshoot/shared/contracts/bot'
 import { checkInputSchema } from '@offshoot/shared/contracts/check'
 import { jobStateSchema, TERMINAL_STATES, waitingOnSchema } from '@offshoot/shared/contracts/job-state'
+import { OUTBOX_KINDS } from '@offshoot/shared/contracts/outbox'
 import { reasonSchema } from '@offshoot/shared/contracts/reason'
 import { usageSchema } from '@offshoot/shared/contracts/usage'
 import type { UIMessage } from 'ai'
@@ -112,7 +113,8 @@ export const checkOutputSchema = z.object({
       maxSteps: z.number().int(),
       currentTool: z.string().optional(),
       lastText: z.string().optional(),
-      queuePosition: z.number().int().optional(),
+      queuePosition: z.number().int().optional().describe('1 is the next of its lane to be taken by a worker'),
+      note: z.string().optional().describe('what holds up a job that is to be taken by a worker'),
     })
     .optional(),
 })
@@ -235,6 +237,34 @@ export const eventPageSchema = z.object({
 })
 export type EventPage = z.infer<typeof eventPageSchema>
 
+/** Of the outbox: what was given up, and is there to be sent again. */
+export const deadLetterIdSchema = z.string().regex(/^\d{1,18}$/)
+export const deadLettersQuerySchema = z.strictObject({
+  cursor: z
+    .string()
+    .regex(/^\d{1,18}$/, 'must be the nextCursor of an earlier page')
+    .optional()
+    .describe('older ones than those of the page that gave it'),
+  limit: z.coerce.number().int().min(1).max(200).default(50),
+})
+const outboxKindSchema = z.enum(OUTBOX_KINDS)
+export const deadLetterSchema = z.object({
+  id: z.string(),
+  jobId: z.string(),
+  kind: outboxKindSchema,
+  key: z.string().describe('the same for the same telling; of an event it ends with the id of the event'),
+  attempts: z.number().int(),
+  lastError: z.string().optional(),
+  createdAt: z.string(),
+  deadAt: z.string(),
+})
+export const deadLetterPageSchema = z.object({
+  deadLetters: z.array(deadLetterSchema),
+  nextCursor: z.string().optional(),
+})
+export type DeadLetterPage = z.infer<typeof deadLetterPageSchema>
+export const resentDeadLetterSchema = deadLetterSchema.pick({ id: true, jobId: true, kind: true, key: true })
+
 /** Numbers that cannot be read at the moment are null. */
 const countSchema = z.number().int().nullable()
 export const healthSchema = z.object({
@@ -243,12 +273,12 @@ export const healthSchema = z.object({
     activeJobs: countSchema.describe('held by a worker'),
     pendingJobs: countSchema.describe('to be taken by a worker'),
     waitingJobs: countSchema.describe('holding nothing until something ends their wait'),
-    totalJobs: countSchema,
+    totalJobs: countSchema.describe('of any state, until retention removes them'),
   }),
   queue: z.object({
     paused: z.boolean().nullable(),
     depth: countSchema.describe('deliveries that no worker has taken'),
-    oldestAgeMs: countSchema.describe('age of the oldest of them'),
+    oldestAgeMs: countSchema.describe('how long the oldest pending job has been that'),
     workers: countSchema.describe('worker processes seen of late'),
   }),
 })

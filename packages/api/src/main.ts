@@ -26,6 +26,7 @@ async function main(logger: Logger): Promise<void> {
   // One that is away is asked when it is there.
   await Promise.race([asked, delay(ANSWER_LIMIT_MS)])
   const runtime = openRuntime({ config, logger, extensions: await loadExtensions(config), name: 'api' })
+  runtime.metrics.watchProcess()
   const reconciler = startReconciler(runtime, { holder: `api-${newId()}` })
   const openRequests = createOpenRequests()
   let stopping = false

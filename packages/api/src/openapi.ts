@@ -241,7 +241,33 @@ const bots: Record<string, Record<string, ZodOpenApiOperationObject>> = {
   },
 }
 
+const forAdmins: ZodOpenApiResponsesObject = { ...unauthorized, 403: refusal('The caller is no admin.') }
 const operations: Record<string, Record<string, ZodOpenApiOperationObject>> = {
+  '/v1/dead-letters': {
+    get: {
+      summary: 'What could not be told to others and was given up, newest first',
+      tags: ['operations'],
+      requestParams: { query: contracts.deadLettersQuerySchema },
+      responses: {
+        200: answer('A page.', contracts.deadLetterPageSchema),
+        400: refusal('The query is not valid.'),
+        ...forAdmins,
+      },
+    },
+  },
+  '/v1/dead-letters/{id}/resend': {
+    post: {
+      summary: 'Send a dead letter again, at once',
+      tags: ['operations'],
+      requestParams: { path: z.object({ id: contracts.deadLetterIdSchema }) },
+      responses: {
+        202: answer('It is on its way again, and no dead letter any more.', contracts.resentDeadLetterSchema),
+        400: refusal('It was told already, or was not given up.'),
+        404: refusal('There is no such entry.'),
+        ...forAdmins,
+      },
+    },
+  },
   '/api/health': {
     get: {
       summary: 'How much there is to do',
@@ -250,6 +276,16 @@ const operations: Record<string, Record<string, ZodOpenApiOperationObject>> = {
       responses: {
         200: answer('Numbers; null where one cannot be read.', contracts.healthSchema),
         503: answer('Postgres is away.', contracts.healthSchema),
+      },
+    },
+  },
+  '/metrics': {
+    get: {
+      summary: 'Numbers for Prometheus',
+      tags: ['operations'],
+      security: [],
+      responses: {
+        200: { description: "Prometheus's text format.", content: { 'text/plain': { schema: z.string() } } },
       },
     },
   },

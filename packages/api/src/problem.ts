@@ -48,7 +48,7 @@ export function problem(code: ProblemCode, detail: string, options?: ProblemOpti
 }
 
 /** The same for an id that does not exist and one that is somebody else's, byte for byte. */
-export function notFound(what: 'job' | 'convo' | 'bot' | 'result' | 'route'): ProblemError {
+export function notFound(what: 'job' | 'convo' | 'bot' | 'result' | 'dead letter' | 'route'): ProblemError {
   return problem(
     'not_found',
     what === 'route'

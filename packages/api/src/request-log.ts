@@ -5,7 +5,7 @@ import type { RequestHandler } from 'express'
 
 const GIVEN_ID = /^[\w.:-]{1,100}$/
 /** Probes come every few seconds and say nothing while they succeed. */
-const QUIET_PATHS = new Set(['/livez', '/readyz', '/api/health'])
+const QUIET_PATHS = new Set(['/livez', '/readyz', '/api/health', '/metrics'])
 
 /** Gives each request an id (the caller's `x-request-id` if it is a plain one), answers it, and logs the request's end. */
 export function logRequests(logger: Logger): RequestHandler {

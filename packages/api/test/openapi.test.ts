@@ -43,7 +43,7 @@ interface Layer {
 }
 
 /** Where routers are mounted. Express keeps no text of a mount path, so each layer is asked which of these it is. */
-const MOUNTS = ['/v1', '/agents', '/convos', '/bots']
+const MOUNTS = ['/v1', '/agents', '/convos', '/bots', '/dead-letters']
 
 function routesOf(router: Router, prefix: string): string[] {
   return (router.stack as unknown as Layer[]).flatMap((layer) => {

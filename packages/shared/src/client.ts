@@ -46,6 +46,8 @@ export interface Offshoot {
   ): Promise<SpawnOutput>
   check(userId: string, input: z.input<typeof checkInputSchema>): Promise<CheckOutput>
   abort(userId: string, input: AbortInput): Promise<AbortOutput>
+  /** What this process has counted, as text for Prometheus: spawns, refusals, what was told to others. */
+  metrics(): Promise<string>
   close(): Promise<void>
 }
 
@@ -88,6 +90,7 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     check: async (userId, input) =>
       checkAgent(runtime, await readerOf(userId), checkInputSchema.parse(input) satisfies CheckInput),
     abort: async (userId, input) => abortAgent(runtime, await readerOf(userId), input, userId),
+    metrics: () => runtime.metrics.registry.metrics(),
     close: () => runtime.close(),
   }
 }

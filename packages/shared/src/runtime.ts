@@ -4,6 +4,7 @@ import type { Config } from './config.ts'
 import { type Database, openDatabase } from './db/database.ts'
 import type { Extensions } from './extensions.ts'
 import type { Logger } from './logger.ts'
+import { createMetrics, type Metrics } from './metrics.ts'
 import { openOutboxDispatcher, type OutboxDispatcher } from './operations/dispatch-outbox.ts'
 import { type DeliveryQueues, openDeliveryQueues } from './queue/delivery-queue.ts'
 import { type LiveStreams, openLiveStreams } from './queue/live-streams.ts'
@@ -17,6 +18,7 @@ export interface Runtime {
   signals: Signals
   liveStreams: LiveStreams
   outbox: OutboxDispatcher
+  metrics: Metrics
   extensions: Extensions
   /** Lets what is on its way go out (at most half a second), then closes every connection. */
   close(): Promise<void>
@@ -37,7 +39,8 @@ export function openRuntime(options: {
   const deliveries = openDeliveryQueues(config, logger)
   const signals = openSignals(config, logger)
   const liveStreams = openLiveStreams(config, logger)
-  const outbox = openOutboxDispatcher({ config, logger, database, deliveries, signals, liveStreams })
+  const metrics = createMetrics()
+  const outbox = openOutboxDispatcher({ config, logger, metrics, database, deliveries, signals, liveStreams })
   return {
     config,
     logger,
@@ -46,6 +49,7 @@ export function openRuntime(options: {
     signals,
     liveStreams,
     outbox,
+    metrics,
     extensions,
     async close() {
       await outbox.close()

@@ -2,15 +2,20 @@
 import { readJob } from '@offshoot/testing/agents'
 import { type InngestBehaviour, type InngestStub, REFUSAL_BODY, startInngestStub } from '@offshoot/testing/inngest-stub'
 import { claimNext, claimOf, COMPLETED, spawnJob } from '@offshoot/testing/jobs-without-worker'
+import { counted, seriesIn } from '@offshoot/testing/metrics'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { pino } from 'pino'
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
 import { loadConfig } from '../src/config.ts'
 import type { Ending } from '../src/db/agent-jobs.ts'
+import { fleetMetrics } from '../src/fleet-metrics.ts'
 import { requestAbort } from '../src/operations/abort-agent.ts'
 import { finishAgent } from '../src/operations/finish-agent.ts'
 import { retryAgent } from '../src/operations/retry-agent.ts'
+import { readFleet } from '../src/operations/read-fleet.ts'
+import { startReconciler } from '../src/operations/reconcile.ts'
+import { resendDeadLetter } from '../src/operations/resend-dead-letter.ts'
 import { openRuntime, type Runtime } from '../src/runtime.ts'
 
 let stage: TestStage
@@ -183,6 +188,65 @@ test('UX-7 LOSS-18: an endpoint that hangs delays nothing; the event goes out on
   await tellAgain(job.id)
   expect(inngest.asked).toEqual([`agent-job-${job.id}-1`, `agent-job-${job.id}-1`])
   expect(await readJob(stage, job.id)).toMatchObject({ completionEventFired: true })
+})
+
+const gauge = async (name: string) =>
+  seriesIn(await fleetMetrics(await readFleet(stage.runtime, [])), name, { kind: 'completionEvent' })
+const tells = (outcome: string) =>
+  counted(stage.runtime, 'offshoot_outbox_tells_total', { kind: 'completionEvent', outcome })
+
+test('UX-7: an endpoint that fails leaves the job alone, and shows in the metrics, at last as a dead letter', async () => {
+  const { database } = stage.runtime
+  inngest.behave(500)
+  const failedBefore = await tells('failed')
+  const job = await endedJob()
+  await waitUntil(async () => (await tells('failed')) > failedBefore)
+  await waitUntil(async () => ((await entryOf(job.id))?.attempts ?? 0) > 0)
+  expect(await gauge('offshoot_outbox_due')).toBeGreaterThan(0)
+  expect(await gauge('offshoot_outbox_oldest_age_seconds')).toBeGreaterThan(0)
+  expect(await gauge('offshoot_dead_letters')).toBe(0)
+  // Half a day of tries later:
+  await database.outbox.updateMany({ where: { jobId: job.id }, data: { attempts: 149, nextAttemptAt: new Date(0) } })
+  await waitUntil(async () => {
+    await stage.runtime.outbox.dispatchDue()
+    return (await entryOf(job.id))?.deadAt !== null
+  })
+  expect(await tells('dead')).toBe(1)
+  expect(await gauge('offshoot_dead_letters')).toBe(1)
+  expect(await readJob(stage, job.id)).toMatchObject({ state: 'completed', completionEventFired: false })
+  const line = await database.agentEvent.findFirst({ where: { jobId: job.id, kind: 'dead-letter' } })
+  expect(line?.data).toEqual({ kind: 'completionEvent', tries: 150 })
+  // Given up is given up: nobody tries by himself any more.
+  inngest.behave(200)
+  await database.outbox.updateMany({ where: { jobId: job.id }, data: { nextAttemptAt: new Date(0) } })
+  await stage.runtime.outbox.dispatchDue()
+  const sent = () => inngest.received.filter((each) => each.data['jobId'] === job.id)
+  expect(sent()).toEqual([])
+  const entry = await entryOf(job.id)
+  expect(await resendDeadLetter(stage.runtime, entry?.id ?? 0n, 'ops')).toMatchObject({ kind: 'resent' })
+  await waitUntil(() => sent().length === 1)
+  expect(sent()[0]?.id).toBe(`agent-job-${job.id}-1`)
+  await waitUntil(async () => (await readJob(stage, job.id)).completionEventFired)
+  expect(await gauge('offshoot_dead_letters')).toBe(0)
+})
+
+test('UX-7: an endpoint that hangs shows in the metrics, and holds up no round of the reconciler', async () => {
+  const { database } = stage.runtime
+  inngest.behave('hang')
+  const job = await endedJob()
+  await database.outbox.updateMany({ where: { jobId: job.id, doneAt: null }, data: { nextAttemptAt: new Date(0) } })
+  expect(await gauge('offshoot_outbox_due')).toBeGreaterThan(0)
+  const reconciler = startReconciler(stage.runtime, { holder: 'r' })
+  try {
+    // It has begun to tell, and waits for the endpoint.
+    await waitUntil(async () => ((await entryOf(job.id))?.nextAttemptAt.getTime() ?? 0) > Date.now())
+    const late = await spawnJob(stage.runtime, 'alice')
+    await database.agentJob.update({ where: { id: late.id }, data: { deadlineAt: new Date(0) } })
+    await waitUntil(async () => (await readJob(stage, late.id)).state === 'failed', { within: 3_000 })
+    expect(await entryOf(job.id)).toMatchObject({ doneAt: null, attempts: 0 })
+  } finally {
+    await reconciler.stop()
+  }
 })
 
 test('UX-7: with Inngest off nothing is sent, and nothing waits to be', async () => {

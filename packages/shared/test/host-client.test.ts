@@ -1,6 +1,7 @@
 // A host: its own `streamText` with the sub-agent tools, a real worker process, and a model over HTTP.
 import { createOpenAI } from '@ai-sdk/openai'
 import { endOf, readJob } from '@offshoot/testing/agents'
+import { seriesIn } from '@offshoot/testing/metrics'
 import { type MockModel, startMockModel } from '@offshoot/testing/mock-model'
 import { startWorkerProcess, type TestProcess } from '@offshoot/testing/processes'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
@@ -334,4 +335,14 @@ test('a host whose settings are wrong gets one error that names them', async () 
   const error: unknown = await createOffshoot({ environment }).catch((reason: unknown) => reason)
   expect(error).toBeInstanceOf(ConfigError)
   expect(String(error)).toMatch(/DATABASE_URL is missing[\s\S]*REDIS_URL must be[\s\S]*API_PORT/)
+})
+
+test('a host tells Prometheus what it has counted', async () => {
+  const accepted = async () => seriesIn(await offshoot.metrics(), 'offshoot_spawns_total', { mode: 'async' }) ?? 0
+  const before = await accepted()
+  await offshoot.spawn(alice, { bot: writer, message: 'Be short.', mode: 'async' })
+  expect(await accepted()).toBe(before + 1)
+  await offshoot.spawn(alice, { bot: { botId: 'none' }, message: 'Be short.' })
+  const refused = { reason: 'unknown_bot' }
+  expect(seriesIn(await offshoot.metrics(), 'offshoot_spawn_refusals_total', refused)).toBeGreaterThan(0)
 })

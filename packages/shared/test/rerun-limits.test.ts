@@ -85,7 +85,7 @@ describe('over attempts', () => {
       await handBack(stage.runtime, lost, { lostWorkerId: 'lost' }, 'worker-lost')
       const job = await claimNext(stage.runtime, id)
       expect(job).toMatchObject({ attempt: 2 * round, crashes: round, stepRetries: round - 1 })
-      await waitForRetry(stage.runtime, job, claimOf(job), { forMs: 0, because: 'model_rate_limited' })
+      await waitForRetry(stage.runtime, job, claimOf(job), { forMs: 0, because: 'model_rate_limited', counted: true })
       await stage.runtime.database.$executeRaw`
         update "offshoot"."AgentJob" set "state" = 'pending', "waitingOn" = null where "id" = ${id}`
     }

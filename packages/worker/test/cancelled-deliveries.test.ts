@@ -11,6 +11,7 @@ import { endOf, readJob, spawnRoot, untilLiveText } from '@offshoot/testing/agen
 import { type RawModel, startRawModel, ticking } from '@offshoot/testing/raw-model'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { createLiveWriters } from '../src/live-writer.ts'
+import { createSuspects } from '../src/suspects.ts'
 import { createProcessor, type Processor } from '../src/processor.ts'
 import { type RunningJobs, watchRunningJobs } from '../src/running-jobs.ts'
 
@@ -48,6 +49,7 @@ beforeAll(async () => {
     runtime,
     workerId: () => id,
     runningJobs,
+    suspects: createSuspects(),
     liveWriters: createLiveWriters(runtime.liveStreams, runtime.signals),
     isDraining: () => false,
     shutdown: new AbortController().signal,

@@ -23,8 +23,10 @@ export interface JobProgress {
   currentTool?: string
   /** The live text of the running step, at most its last 2,000 characters. */
   lastText?: string
-  /** 1 is the next to be taken by a worker. */
+  /** Of a job that is to be taken by a worker: 1 is the next one of its lane. */
   queuePosition?: number
+  /** What holds up a job that is to be taken by a worker: none serves its lane, or the lane's queue is paused. */
+  note?: string
 }
 
 export type CheckOutput = {

@@ -28,6 +28,8 @@ export const outboxMessageSchema = z.discriminatedUnion('kind', [
     payload: z.object({ id: z.string(), name: z.string(), data: z.record(z.string(), z.unknown()) }),
   }),
 ])
+/** What an entry can be about. */
+export const OUTBOX_KINDS = outboxMessageSchema.options.map((option) => option.shape.kind.value)
 export type OutboxMessage = z.infer<typeof outboxMessageSchema>
 
 /** Telling again cannot help: the entry becomes a dead letter at once. */

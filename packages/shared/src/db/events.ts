@@ -1,3 +1,4 @@
+import type { JobFinding } from '../contracts/finding.ts'
 import { Prisma } from './generated/client.ts'
 import { type Queryable, sql } from './database.ts'
 import { encodeStoredJson } from './stored-value.ts'
@@ -10,6 +11,9 @@ export type EventKind =
   | 'handed-back'
   | 'worker-lost'
   | 'redelivered'
+  | 'told-late'
+  | 'dead-letter'
+  | 'resent'
   | 'abort-requested'
   | 'steered'
   | 'ended'
@@ -22,6 +26,8 @@ export interface NewEvent {
   kind: EventKind
   /** Who did it: a user id, or absent when Offshoot itself did. */
   actorId?: string
+  /** Set where the reconciler found what it put right with this: it stands among the data. */
+  finding?: JobFinding
   data?: Record<string, unknown>
 }
 
@@ -36,10 +42,10 @@ export async function insertEventOnce(db: Queryable, { jobId, kind, data }: NewE
 
 export async function insertEvents(db: Queryable, events: readonly NewEvent[]): Promise<void> {
   if (events.length === 0) return
-  const rows = events.map(
-    (event) =>
-      sql`(${event.jobId}, ${event.kind}, ${event.actorId ?? null}, ${encodeStoredJson(event.data ?? {})}::jsonb)`,
-  )
+  const rows = events.map(({ jobId, kind, actorId, finding, data }) => {
+    const stored = encodeStoredJson({ ...data, ...(finding === undefined ? {} : { finding }) })
+    return sql`(${jobId}, ${kind}, ${actorId ?? null}, ${stored}::jsonb)`
+  })
   await db.$executeRaw(
     sql`insert into "offshoot"."AgentEvent" ("jobId", "kind", "actorId", "data") values ${Prisma.join(rows)}`,
   )

@@ -51,6 +51,17 @@ export async function deleteWorker(database: Database, workerId: string): Promis
   await database.$executeRaw(sql`delete from "offshoot"."Worker" where "id" = ${workerId}`)
 }
 
+/** Which workers count: seen within the limit. The others are lost, or about to be declared so. */
+export const seenWithin = (lockMs: number) =>
+  sql`"seenAt" > clock_timestamp() - make_interval(secs => ${lockMs / 1000})`
+
+/** Whether a worker runs that takes deliveries of this lane. */
+export async function hasWorker(database: Database, lane: string, lockMs: number): Promise<boolean> {
+  const rows = await database.$queryRaw<unknown[]>(sql`
+    select 1 from "offshoot"."Worker" where "drainingAt" is null and ${lane} = any("lanes") and ${seenWithin(lockMs)} limit 1`)
+  return rows.length > 0
+}
+
 export interface WorkerSight {
   id: string
   seenAt: Date

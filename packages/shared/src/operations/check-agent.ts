@@ -8,7 +8,10 @@ import type { AgentJob } from '../db/agent-jobs.ts'
 import { loadJobMessages } from '../db/convos.ts'
 import { loadSteps, loadToolCalls } from '../db/journal.ts'
 import { storedText } from '../db/stored-value.ts'
+import { hasWorker } from '../db/workers.ts'
+import { ANSWER_LIMIT_MS } from '../queue/redis.ts'
 import type { Runtime } from '../runtime.ts'
+import { withLimit } from '../with-limit.ts'
 import { type JobReader, readableJobs } from './readable-jobs.ts'
 import { waitForAgent } from './wait-for-agent.ts'
 
@@ -83,13 +86,15 @@ async function partialMessage({ database }: Runtime, job: AgentJob, liveText: st
   return parts.length === 0 ? undefined : { id: job.id, role: 'assistant', parts }
 }
 
-async function readProgress({ database, liveStreams, signals, logger }: Runtime, job: AgentJob): Promise<JobProgress> {
+async function readProgress(runtime: Runtime, job: AgentJob): Promise<JobProgress> {
+  const { database, liveStreams, signals, logger } = runtime
   const progress: JobProgress = { step: job.steps, maxSteps: job.maxSteps }
   const openCall = await database.agentToolCall.findFirst({
     where: { jobId: job.id, finishedAt: null },
     orderBy: { startedAt: 'desc' },
   })
   if (openCall !== null) progress.currentTool = openCall.toolName
+  if (job.state === 'pending') return { ...progress, ...(await readPlaceInQueue(runtime, job)) }
   if (job.claimToken === null || !signals.pulse.isOk()) return progress
   let text = ''
   try {
@@ -104,4 +109,30 @@ async function readProgress({ database, liveStreams, signals, logger }: Runtime,
   }
   if (text !== '') progress.lastText = tailOf(text, LAST_TEXT_LENGTH)
   return progress
+}
+
+/** Where a job stands that is to be taken by a worker, and what keeps workers from it. */
+async function readPlaceInQueue(
+  { config, database, deliveries, signals, logger }: Runtime,
+  job: AgentJob,
+): Promise<Pick<JobProgress, 'queuePosition' | 'note'>> {
+  const { id, lane, deliverySeq } = job
+  const notes = (await hasWorker(database, lane, config.WORKER_LOCK_MS))
+    ? []
+    : [`No worker is running for lane "${lane}".`]
+  let before: number | undefined
+  try {
+    if (!signals.pulse.isOk()) throw new Error('Redis is away')
+    const asked = Promise.all([deliveries.countBefore(lane, id, deliverySeq), deliveries.isPaused(lane)])
+    const [rank, paused] = await withLimit(asked, ANSWER_LIMIT_MS)
+    before = rank
+    if (paused) notes.push(`The queue of lane "${lane}" is paused.`)
+  } catch (error) {
+    logger.debug({ jobId: id, error }, 'place in the queue not readable')
+    notes.push('The queue does not answer; the job is delivered when it does.')
+  }
+  return {
+    ...(before === undefined ? {} : { queuePosition: before + 1 }),
+    ...(notes.length === 0 ? {} : { note: notes.join(' ') }),
+  }
 }

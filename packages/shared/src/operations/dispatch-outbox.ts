@@ -1,11 +1,13 @@
 // Tells others what the outbox holds: at once for the process that wrote it, again by the reconciler for what nobody
-// told in time. Everything told here is harmless when told twice.
+// told in time. Everything told here is harmless when told twice. Nobody waits for a telling: an endpoint that hangs holds
+// up neither a job nor a round of the reconciler.
 import type { TerminalState } from '../contracts/job-state.ts'
 import { outboxMessageSchema, UndeliverableError } from '../contracts/outbox.ts'
 import type { Config } from '../config.ts'
 import type { Database } from '../db/database.ts'
 import { markOutboxDone, markOutboxFailed, type OutboxEntry, takeDueOutbox } from '../db/outbox.ts'
 import type { Logger } from '../logger.ts'
+import type { Metrics } from '../metrics.ts'
 import type { DeliveryQueues } from '../queue/delivery-queue.ts'
 import type { LiveStreams } from '../queue/live-streams.ts'
 import type { Signals } from '../queue/signals.ts'
@@ -15,7 +17,7 @@ import { openCompletionEvents } from './completion-events.ts'
 export interface OutboxDispatcher {
   /** Tells these entries in the background. */
   dispatch(entries: readonly OutboxEntry[]): void
-  /** Tells what is due and answers how many entries that were. */
+  /** Begins to tell what is due, and answers how many entries that are. */
   dispatchDue(): Promise<number>
   /** Waits at most half a second for what is on its way. */
   close(): Promise<void>
@@ -26,7 +28,9 @@ const TELL_LIMIT_MS = 500
 const EVENT_LIMIT_MS = 10_000
 /** Done marks are written together, this long after the first of them. */
 const DONE_BATCH_MS = 50
-const DUE_BATCH = 200
+/** So many due entries may be under way in this process; so many events besides, which may take long. */
+const MAX_DUE = 200
+const MAX_DUE_EVENTS = 100
 /** The number of a generation's end among the batches of its last attempt: behind all others. */
 const LAST_BATCH = 1_000_000_000
 /** 1 s, 2 s, 4 s … up to 5 minutes; after this many attempts, about half a day, an entry is a dead letter. */
@@ -36,6 +40,7 @@ const MAX_BACK_OFF_MS = 300_000
 export interface DispatchDependencies {
   config: Config
   logger: Logger
+  metrics: Metrics
   database: Database
   deliveries: DeliveryQueues
   signals: Signals
@@ -43,29 +48,34 @@ export interface DispatchDependencies {
 }
 
 export function openOutboxDispatcher(dependencies: DispatchDependencies): OutboxDispatcher {
-  const { database, logger } = dependencies
+  const { database, logger, metrics } = dependencies
   const completionEvents = openCompletionEvents(dependencies)
   const underway = new Set<Promise<void>>()
-  let done: bigint[] = []
+  const dueUnderway = { events: 0, 'all else': 0 }
+  let done: { id: bigint; late: boolean }[] = []
   let flushTimer: NodeJS.Timeout | undefined
 
   async function flushDone(): Promise<void> {
     clearTimeout(flushTimer)
     flushTimer = undefined
-    const ids = done
+    const told = done
     done = []
-    if (ids.length === 0) return
+    if (told.length === 0) return
     // A mark that is not written only means that the reconciler tells the entry again.
-    await markOutboxDone(database, ids).catch((error: unknown) => logger.warn({ error }, 'outbox marks not written'))
+    await markOutboxDone(database, told).then(metrics.countEvents, (error: unknown) =>
+      logger.warn({ error }, 'outbox marks not written'),
+    )
   }
 
-  async function tell(entry: OutboxEntry): Promise<void> {
+  /** `late`: somebody else should have told it. */
+  async function tell(entry: OutboxEntry, { late }: { late: boolean }): Promise<void> {
     try {
       await withLimit(
         tellOne(dependencies, completionEvents, entry),
         entry.kind === 'completionEvent' ? EVENT_LIMIT_MS : TELL_LIMIT_MS,
       )
-      done.push(entry.id)
+      metrics.countTell(entry.kind, 'told')
+      done.push({ id: entry.id, late })
       flushTimer ??= setTimeout(() => void track(flushDone()), DONE_BATCH_MS)
     } catch (error) {
       const message = error instanceof Error ? error.message : String(error)
@@ -74,7 +84,8 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
       const about = { outboxId: String(entry.id), kind: entry.kind, jobId: entry.jobId, error: message }
       if (dead) logger.error(about, 'could not tell, and will not try again: a dead letter')
       else logger.warn(about, 'could not tell; trying again')
-      await markOutboxFailed(database, entry.id, message, delayMs).catch(() => undefined)
+      metrics.countTell(entry.kind, dead ? 'dead' : 'failed')
+      await markOutboxFailed(database, entry.id, message, delayMs).then(metrics.countEvents, () => undefined)
     }
   }
 
@@ -83,14 +94,22 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
     return work.finally(() => underway.delete(work))
   }
 
+  async function dispatchSomeDue(what: 'events' | 'all else', atMost: number): Promise<number> {
+    const due = await takeDueOutbox(database, what, atMost - dueUnderway[what])
+    dueUnderway[what] += due.length
+    for (const entry of due)
+      void track(tell(entry, { late: true })).finally(() => {
+        dueUnderway[what] -= 1
+      })
+    return due.length
+  }
+
   return {
     dispatch(entries) {
-      for (const entry of entries) void track(tell(entry))
+      for (const entry of entries) void track(tell(entry, { late: false }))
     },
     async dispatchDue() {
-      const due = await takeDueOutbox(database, DUE_BATCH)
-      await Promise.all(due.map((entry) => track(tell(entry))))
-      return due.length
+      return (await dispatchSomeDue('all else', MAX_DUE)) + (await dispatchSomeDue('events', MAX_DUE_EVENTS))
     },
     async close() {
       const limit = new Promise<void>((resolve) => setTimeout(resolve, TELL_LIMIT_MS).unref())

@@ -5,6 +5,7 @@ import { agentMessageParts, lastStepText } from '../agent-message.ts'
 import { jobUsage } from '../agent-views.ts'
 import { headOf } from '../contracts/text.ts'
 import { truncateText } from '../contracts/truncated-result.ts'
+import type { JobFinding } from '../contracts/finding.ts'
 import { type Reason, REASONS, reasonSchema } from '../contracts/reason.ts'
 import {
   type AgentJob,
@@ -72,13 +73,15 @@ export interface FinishOptions {
   ending: Ending
   message?: FinalMessage
   actorId?: string
+  /** What the reconciler found. */
+  finding?: JobFinding
 }
 
 /** The same inside a transaction that holds the tree's lock. */
 export async function finishInTransaction(
   tx: Tx,
   jobId: string,
-  { guard, ending, message, actorId }: FinishOptions,
+  { guard, ending, message, actorId, finding }: FinishOptions,
 ): Promise<AgentJob | null> {
   const job = await endJob(tx.db, jobId, guard, ending)
   if (job === null) return null
@@ -87,6 +90,7 @@ export async function finishInTransaction(
     jobId,
     kind: 'ended',
     ...(actorId === undefined ? {} : { actorId }),
+    ...(finding === undefined ? {} : { finding }),
     data: { state: ending.state, reason: ending.reason, steps: job.steps, generation: job.generation },
   })
   await tellParent(tx, job)

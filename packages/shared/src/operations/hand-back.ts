@@ -23,6 +23,7 @@ export async function handBack(
     tx.record({
       jobId: job.id,
       kind,
+      ...('lostWorkerId' in from ? { finding: 'job_of_lost_worker' } : {}),
       data: { attempt: pending.attempt, ...('lostWorkerId' in from ? { workerId: from.lostWorkerId } : {}) },
     })
     const wish = wishToEnd(pending)

@@ -1,10 +1,13 @@
 // The reconciler repairs what no signal repaired. It runs in every API and worker process, one of them active at a time
 // by a lease, so that limits hold with no worker at all. Each round asks Postgres for what is overdue; every repair is
-// one of the ordinary, guarded operations, so that two reconcilers at once would do no harm.
+// one of the ordinary, guarded operations, so that two reconcilers at once would do no harm. What is found of a job is a
+// line in its history (contracts/finding.ts).
+import type { JobFinding } from '../contracts/finding.ts'
 import type { Reason } from '../contracts/reason.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import { type Database, type Sql, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
+import { addUpJobTally } from '../db/job-tally.ts'
 import { dropLease, takeLease } from '../db/leases.ts'
 import { deleteWorker, lookAtWorkers, type WorkerSight } from '../db/workers.ts'
 import type { Runtime } from '../runtime.ts'
@@ -22,8 +25,8 @@ const ROUND_EVERY_MS = 500
 /** A delivery gets this long before Redis is asked about it. */
 const DELIVERY_GRACE_MS = 5_000
 const BATCH = 500
-/** Retention is in no hurry. */
-const REMOVE_EVERY_MS = 60_000
+/** Retention, and adding up the tally of jobs, are in no hurry. */
+const TIDY_EVERY_MS = 60_000
 /** After Postgres came back nobody is declared lost for this long: workers reconnect, too. */
 const CALM_AFTER_OUTAGE_MS = 5_000
 
@@ -33,22 +36,24 @@ export interface Reconciler {
 
 /** Starts the rounds. `holder` names this process in the lease. */
 export function startReconciler(runtime: Runtime, options: { holder: string }): Reconciler {
-  const { database, logger } = runtime
+  const { database, logger, metrics } = runtime
   const lostWorkers = lostWorkerWatch(runtime)
   const waker = createWaker()
   const stopping = new AbortController()
   let calmUntil = 0
-  let removedAt = -Infinity
+  let tidiedAt = -Infinity
 
   async function round(): Promise<void> {
     if (!(await takeLease(database, LEASE, options.holder, LEASE_MS))) return
     if (performance.now() >= calmUntil) await lostWorkers()
     for (const repair of [endUnheldJobs, wakeOverdueWaits, redeliverLostDeliveries]) await repair(runtime)
     await runtime.outbox.dispatchDue()
-    if (performance.now() - removedAt < REMOVE_EVERY_MS) return
-    removedAt = performance.now()
+    metrics.countRound('done')
+    if (performance.now() - tidiedAt < TIDY_EVERY_MS) return
+    tidiedAt = performance.now()
     await removeOldTrees(runtime, runtime.config.RETENTION_DAYS)
     await removeToldEntries(database)
+    await addUpJobTally(database)
   }
 
   async function run(): Promise<void> {
@@ -57,6 +62,7 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
         await round()
       } catch (error) {
         calmUntil = performance.now() + CALM_AFTER_OUTAGE_MS
+        metrics.countRound('failed')
         logger.warn({ error }, 'a round of the reconciler failed; the next one follows')
       }
       await waker.pause(ROUND_EVERY_MS)
@@ -79,7 +85,7 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
  * was not seen for WORKER_LOCK_MS. Its jobs go to others at once.
  */
 function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
-  const { database, config, logger } = runtime
+  const { database, config, logger, metrics } = runtime
   let before = new Map<string, WorkerSight>()
   return async () => {
     const sights = await lookAtWorkers(database, config.WORKER_LOCK_MS)
@@ -102,6 +108,7 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
       for (const job of jobs)
         await repairOne(runtime, job.id, () => handBack(runtime, job, { lostWorkerId: worker.id }, 'worker-lost'))
       await deleteWorker(database, worker.id)
+      metrics.countFindings('lost_worker', 1)
     }
     for (const job of await jobsOfUnknownWorkers(database))
       await repairOne(runtime, job.id, () => handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost'))
@@ -135,14 +142,17 @@ async function endUnheldJobs(runtime: Runtime): Promise<void> {
     or ("attempt" = 0 and "state" = 'pending'
       and ${QUEUED_AT} <= clock_timestamp() - make_interval(secs => coalesce("queueTimeoutMs", ${runtime.config.JOB_QUEUE_TIMEOUT_MS}) / 1000.0)))`
   await repairEach(runtime, due, async (tx, { id }) => {
-    const [job] = await tx.db.$queryRaw<(AgentJob & { due: Reason })[]>(sql`
+    const [job] = await tx.db.$queryRaw<(AgentJob & { due: Reason; finding: JobFinding })[]>(sql`
       select *, case when "abortRequestedAt" is not null then coalesce("abortReason", 'aborted_by_user')
-        when "deadlineAt" <= clock_timestamp() then 'timeout_total' else 'timeout_queue' end as "due"
+        when "deadlineAt" <= clock_timestamp() then 'timeout_total' else 'timeout_queue' end as "due",
+        case when "abortRequestedAt" is not null then 'unheld_abort'
+        when "deadlineAt" <= clock_timestamp() then 'deadline' else 'queue_time' end as "finding"
       from "offshoot"."AgentJob" where "id" = ${id} and ${due}`)
     if (job === undefined) return
     await finishInTransaction(tx, job.id, {
       guard: 'unclaimed',
       ending: await unheldEnding(tx.db, job, { reason: job.due, text: job.abortText }),
+      finding: job.finding,
       ...(job.abortRequestedBy === null ? {} : { actorId: job.abortRequestedBy }),
     })
   })
@@ -156,10 +166,11 @@ async function wakeOverdueWaits(runtime: Runtime): Promise<void> {
       select 1 from "offshoot"."AgentJob" c
       where c."parentJobId" = "AgentJob"."id" and c."mode" = 'sync' and c."state" in ('pending', 'running'))))`
   await repairEach(runtime, over, async (tx, { id }) => {
-    const still = await tx.db.$queryRaw<unknown[]>(
-      sql`select 1 from "offshoot"."AgentJob" where "id" = ${id} and ${over}`,
-    )
-    if (still.length === 1) await wakeAgent(tx, id, 'the reconciler found the wait over')
+    const [job] = await tx.db.$queryRaw<{ finding: JobFinding }[]>(sql`
+      select case when "waitUntil" is null or "waitUntil" > clock_timestamp() then 'lost_wake'
+        when "waitingOn" = 'retry' then 'retry_due' else 'overdue_wait' end as "finding"
+      from "offshoot"."AgentJob" where "id" = ${id} and ${over}`)
+    if (job !== undefined) await wakeAgent(tx, id, 'the reconciler found the wait over', job.finding)
   })
 }
 
@@ -195,14 +206,17 @@ async function repairOne({ logger }: Runtime, jobId: string, repair: () => Promi
   }
 }
 
+/** Since when it is known of a pending job's delivery that it was there. */
+const KNOWN_AT = sql`greatest("deliveredAt", "askedAt")`
+
 /** Asks Redis about the deliveries of pending jobs; absent and finished ones are made anew, with the next number. */
 async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
   const { database, deliveries, signals, logger } = runtime
   if (!signals.pulse.isOk()) return
   const pending = await database.$queryRaw<AgentJob[]>(sql`
     select * from "offshoot"."AgentJob"
-    where "state" = 'pending' and "runner" = 'queue' and "deliveredAt" < clock_timestamp() - make_interval(secs => ${DELIVERY_GRACE_MS / 1000})
-    order by "deliveredAt" limit ${BATCH}`)
+    where "state" = 'pending' and "runner" = 'queue' and ${KNOWN_AT} < clock_timestamp() - make_interval(secs => ${DELIVERY_GRACE_MS / 1000})
+    order by ${KNOWN_AT} limit ${BATCH}`)
   let underway: boolean[]
   try {
     underway = await Promise.all(pending.map((job) => deliveries.isUnderway(job.lane, job.id, job.deliverySeq)))
@@ -213,18 +227,19 @@ async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
   const asked = pending.filter((_, at) => underway[at]).map((job) => job.id)
   if (asked.length > 0) {
     await database.$executeRaw(
-      sql`update "offshoot"."AgentJob" set "deliveredAt" = clock_timestamp() where "id" = any(${asked}::text[]) and "state" = 'pending'`,
+      sql`update "offshoot"."AgentJob" set "askedAt" = clock_timestamp() where "id" = any(${asked}::text[]) and "state" = 'pending'`,
     )
   }
   for (const job of pending.filter((_, at) => !underway[at])) {
     logger.info({ jobId: job.id, deliverySeq: job.deliverySeq }, 'delivery lost; delivering again')
     await transact(runtime, async (tx) => {
       const changed = await tx.db.$queryRaw<AgentJob[]>(sql`
-        update "offshoot"."AgentJob" set "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()
+        update "offshoot"."AgentJob" set "deliverySeq" = "deliverySeq" + 1, "askedAt" = clock_timestamp()
         where "id" = ${job.id} and "state" = 'pending' and "deliverySeq" = ${job.deliverySeq} returning *`)
       const again = changed[0]
       if (again === undefined) return
-      tx.record({ jobId: job.id, kind: 'redelivered', data: { deliverySeq: again.deliverySeq } })
+      const data = { deliverySeq: again.deliverySeq }
+      tx.record({ jobId: job.id, kind: 'redelivered', finding: 'lost_delivery', data })
       tellDelivery(tx, again, again.attempt === 0 ? 'new' : 'wake')
     })
   }

@@ -20,16 +20,18 @@ export async function removeOldTrees(runtime: TransactRuntime, retentionDays: nu
         where d."rootJobId" = j."id"
           and (d."finishedAt" is null or d."finishedAt" >= clock_timestamp() - make_interval(days => ${retentionDays})))
     order by j."finishedAt" limit ${TREES_A_ROUND}`)
-  for (const { id: rootJobId } of roots) await removeTree(runtime, rootJobId)
+  for (const { id: rootJobId } of roots)
+    if (await removeTree(runtime, rootJobId)) runtime.metrics.countFindings('removed_by_retention', 1)
   return roots.length
 }
 
-async function removeTree(runtime: TransactRuntime, rootJobId: string): Promise<void> {
-  await transact(runtime, async (tx) => {
+/** False: it is not to be removed after all. */
+async function removeTree(runtime: TransactRuntime, rootJobId: string): Promise<boolean> {
+  return transact(runtime, async (tx) => {
     await lockTree(tx, rootJobId)
     // A retry may have revived a job since.
     const live = await tx.db.agentJob.count({ where: { rootJobId, state: { in: ['pending', 'running'] } } })
-    if (live > 0) return
+    if (live > 0) return false
     for (const table of JOB_TABLES) {
       const name = Prisma.raw(`"offshoot"."${table}"`)
       await tx.db.$executeRaw(
@@ -38,6 +40,7 @@ async function removeTree(runtime: TransactRuntime, rootJobId: string): Promise<
     }
     await tx.db.agentJob.deleteMany({ where: { rootJobId } })
     await tx.db.agentTree.deleteMany({ where: { rootJobId } })
+    return true
   })
 }
 

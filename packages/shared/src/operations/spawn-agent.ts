@@ -31,6 +31,12 @@ export async function spawnAgent(
   origin: SpawnOrigin,
   input: ProgramSpawnInput,
 ): Promise<SpawnAnswer> {
+  const answer = await trySpawn(runtime, origin, input)
+  if (answer.kind === 'refused') runtime.metrics.countRefusal(answer.refusal.reason)
+  return answer
+}
+
+async function trySpawn(runtime: Runtime, origin: SpawnOrigin, input: ProgramSpawnInput): Promise<SpawnAnswer> {
   const prepared = await prepareSpawn(runtime, origin, input)
   if ('refused' in prepared) return { kind: 'refused', refusal: prepared }
   const repeated = await findByKey(runtime.database, prepared)

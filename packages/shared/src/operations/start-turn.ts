@@ -34,6 +34,12 @@ export type TurnAnswer =
   | { kind: 'refused'; refusal: Refusal }
 
 export async function startTurn(runtime: Runtime, request: TurnRequest): Promise<TurnAnswer> {
+  const answer = await tryTurn(runtime, request)
+  if (answer.kind === 'refused') runtime.metrics.countRefusal(answer.refusal.reason)
+  return answer
+}
+
+async function tryTurn(runtime: Runtime, request: TurnRequest): Promise<TurnAnswer> {
   const convo = await runtime.database.convo.findFirst({ where: { id: request.convoId, ownerId: request.userId } })
   if (convo === null) return { kind: 'not_found' }
   const ref = { botId: convo.botId }

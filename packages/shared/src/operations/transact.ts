@@ -17,7 +17,7 @@ export interface Tx {
   nudgeWorkers(jobIds: readonly string[]): void
 }
 
-export type TransactRuntime = Pick<Runtime, 'database' | 'outbox' | 'signals'>
+export type TransactRuntime = Pick<Runtime, 'database' | 'outbox' | 'signals' | 'metrics'>
 
 const MAX_TRIES = 4
 
@@ -50,6 +50,7 @@ async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promi
     await insertEvents(db, events)
     return { value: result, told: await insertOutbox(db, entries) }
   })
+  runtime.metrics.countEvents(events)
   runtime.outbox.dispatch(told)
   if (nudged.length > 0) runtime.signals.publish('workers', JSON.stringify(nudged))
   return value

@@ -1,13 +1,14 @@
 // A wake: the delivery that ends a wait. Called under the tree's lock.
+import type { JobFinding } from '../contracts/finding.ts'
 import { type AgentJob, countLiveSyncChildren, makePending } from '../db/agent-jobs.ts'
 import { tellDelivery } from './deliver.ts'
 import type { Tx } from './transact.ts'
 
 /** Ends a job's wait, if it is waiting: a job is woken once, by whoever comes first. */
-export async function wakeAgent(tx: Tx, jobId: string, because: string): Promise<boolean> {
+export async function wakeAgent(tx: Tx, jobId: string, because: string, finding?: JobFinding): Promise<boolean> {
   const woken = await makePending(tx.db, jobId, 'wait')
   if (woken === null) return false
-  tx.record({ jobId, kind: 'woken', data: { because } })
+  tx.record({ jobId, kind: 'woken', ...(finding === undefined ? {} : { finding }), data: { because } })
   tellDelivery(tx, woken, 'wake')
   return true
 }

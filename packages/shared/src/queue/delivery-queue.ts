@@ -1,6 +1,6 @@
 // Deliveries: BullMQ jobs that carry an agent job to a worker once. They have one attempt and no memory of their own;
 // whether a delivery counts is decided by the claim in Postgres.
-import { Queue, type Job } from 'bullmq'
+import { Queue } from 'bullmq'
 import type { Config } from '../config.ts'
 import { deliveryId, type DeliveryData } from '../contracts/delivery.ts'
 import type { Logger } from '../logger.ts'
@@ -18,9 +18,8 @@ export interface Delivery {
 
 export interface DeliveryCounts {
   paused: boolean
+  /** Deliveries that no worker has taken. */
   depth: number
-  oldestAgeMs: number
-  workers: number
 }
 
 /** How many ended deliveries Bull Board can look back on, and for how long (seconds). */
@@ -41,6 +40,12 @@ export interface DeliveryQueues {
   /** True when the delivery is waiting or being worked on; absent and finished ones are not. @throws Error when Redis does not answer within 1 s */
   isUnderway(lane: string, agentJobId: string, deliverySeq: number): Promise<boolean>
   counts(lane: string): Promise<DeliveryCounts>
+  isPaused(lane: string): Promise<boolean>
+  /**
+   * How many deliveries of the lane are taken before this one; undefined when it does not wait in the queue. It is the
+   * rank in the set from which workers take, so it is true whatever the priorities, and one look.
+   */
+  countBefore(lane: string, agentJobId: string, deliverySeq: number): Promise<number | undefined>
   close(): Promise<void>
 }
 
@@ -83,20 +88,16 @@ export function openDeliveryQueues(config: Config, logger: Logger): DeliveryQueu
     },
     async counts(laneName) {
       const queue = lane(laneName)
-      const [paused, counts, workers, oldest] = await Promise.all([
+      const [paused, counts] = await Promise.all([
         queue.isPaused(),
         queue.getJobCounts('waiting', 'prioritized', 'delayed'),
-        queue.getWorkersCount(),
-        queue.getJobs(['prioritized', 'waiting'], 0, 0, true),
       ])
-      const depth = Object.values(counts).reduce((sum, count) => sum + count, 0)
-      const first: Job | undefined = oldest[0]
-      return {
-        paused,
-        depth,
-        workers,
-        oldestAgeMs: first === undefined ? 0 : Math.max(0, Date.now() - first.timestamp),
-      }
+      return { paused, depth: Object.values(counts).reduce((sum, count) => sum + count, 0) }
+    },
+    isPaused: (laneName) => lane(laneName).isPaused(),
+    async countBefore(laneName, agentJobId, deliverySeq) {
+      const waiting = lane(laneName).toKey('prioritized')
+      return (await connection.zrank(waiting, deliveryId(agentJobId, deliverySeq))) ?? undefined
     },
     async close() {
       // BullMQ waits for a start that never comes while Redis is away.
