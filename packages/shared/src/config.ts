@@ -39,6 +39,8 @@ export const environmentSchema = z.object({
   WORKER_HEARTBEAT_MS: milliseconds(5_000, 50),
   WORKER_LOCK_MS: milliseconds(30_000, 200),
   WORKER_DRAIN_MS: milliseconds(30_000, 0),
+  WORKER_HEALTH_PORT: z.coerce.number().int().min(0).max(65_535).optional(),
+  WORKER_HEALTH_HOST: z.string().default('127.0.0.1'),
   MAX_SPAWN_DEPTH: count(3, 0),
   MAX_CHILDREN_PER_JOB: count(20),
   MAX_JOBS_PER_TREE: count(100),

@@ -18,6 +18,7 @@ import {
   storeWholeStep,
 } from '@offshoot/shared/db/journal'
 import type { Logger } from '@offshoot/shared/logger'
+import type { Metrics } from '@offshoot/shared/metrics'
 import { journaledTool } from './journaled-tool.ts'
 import { callModelWithRetries } from './model-retries.ts'
 import { createPersist, untilPostgresAnswers } from './persist.ts'
@@ -35,6 +36,9 @@ export interface JournalOptions {
   stopSwitch: StopSwitch
   /** How long a model call may take to its first output. */
   firstChunkMs: number
+  /** `integration:modelName` */
+  modelId: string
+  metrics: Metrics
   logger: Logger
   /** Called before a step's output is stored, so that viewers have seen it when it counts as said. */
   beforeStore: () => Promise<void>
@@ -65,7 +69,8 @@ export interface Journal {
 }
 
 export function createJournal(options: JournalOptions): Journal {
-  const { database, claim, generation, stopSwitch, firstChunkMs, logger } = options
+  const { database, claim, generation, stopSwitch, firstChunkMs, metrics, logger } = options
+  const modelMetrics = metrics.ofModel(options.modelId)
   const persist = createPersist({ stopSwitch, logger, jobId: claim.jobId })
   const streaming = new Set<string>()
   let current: CurrentStep = { index: 0, inbox: [] }
@@ -74,6 +79,7 @@ export function createJournal(options: JournalOptions): Journal {
     claim,
     persist,
     stopSwitch,
+    metrics,
     currentStep: () => current,
     onStreaming: (toolCallId: string) => void streaming.add(toolCallId),
   }
@@ -84,15 +90,17 @@ export function createJournal(options: JournalOptions): Journal {
   }
 
   /** Lets parts through and stores the whole output before its `finish`. */
-  function recording({
-    index,
-    inbox,
-  }: CurrentStep): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
-    const startedAt = performance.now()
+  function recording(
+    { index, inbox }: CurrentStep,
+    startedAt: number,
+  ): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
     const recorder = createOutputRecorder()
     return new TransformStream({
       async transform(part, controller) {
         recorder.add(part)
+        // Counted also when it cannot be stored: it is paid for.
+        if (part.type === 'finish')
+          modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
         if (part.type === 'finish' && !recorder.hasError() && STORED_FINISHES.has(part.finishReason.unified)) {
           await options.beforeStore()
           const output = {
@@ -122,13 +130,15 @@ export function createJournal(options: JournalOptions): Journal {
       async wrapStream({ model, params }) {
         const step = current
         if (step.playback !== undefined) return { stream: streamOf(step.playback.step.modelOutput) }
+        const startedAt = performance.now()
         const result = await callModelWithRetries((abortSignal) => model.doStream({ ...params, abortSignal }), {
           signal: params.abortSignal ?? stopSwitch.signal,
           firstChunkMs,
+          metrics: modelMetrics,
           logger,
           jobId: claim.jobId,
         })
-        return { ...result, stream: result.stream.pipeThrough(recording(step)) }
+        return { ...result, stream: result.stream.pipeThrough(recording(step, startedAt)) }
       },
     },
     wrapTools: (set) =>

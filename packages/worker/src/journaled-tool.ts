@@ -7,6 +7,7 @@ import { READ_RESULT } from '@offshoot/shared/contracts/truncated-result'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { Database } from '@offshoot/shared/db/database'
 import { storeToolEnd, storeToolStart } from '@offshoot/shared/db/journal'
+import type { Metrics } from '@offshoot/shared/metrics'
 import { findAiTool } from '@offshoot/shared/tools/registry'
 import type { CurrentStep } from './journal.ts'
 import { type KeptResult, limitedModelOutput, limitError, limitPreliminary, limitResult } from './limited-result.ts'
@@ -20,6 +21,7 @@ export interface ToolJournal {
   claim: Claim
   persist: Persist
   stopSwitch: StopSwitch
+  metrics: Metrics
   currentStep(): CurrentStep
   /** Called when a call turns out to stream values, which viewers should see. */
   onStreaming(toolCallId: string): void
@@ -39,7 +41,7 @@ const RETRIED_TOOLS = new Set(['checkAgent', 'abortAgent', 'listAgents', READ_RE
 export function journaledTool(journal: ToolJournal, name: string, tool: Tool): Tool {
   const inner = tool.execute
   if (inner === undefined) return tool
-  const { database, claim, persist, stopSwitch } = journal
+  const { database, claim, persist, stopSwitch, metrics } = journal
 
   async function* execute(input: unknown, call: CallOptions): AsyncGenerator {
     const { index, playback } = journal.currentStep()
@@ -58,6 +60,9 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
     let streams = false
     // The SDK's tool timeout and an abort reach the tool as a signal; one that ignores it must not hold the run.
     const signal = call.abortSignal ?? stopSwitch.signal
+    const startedAt = performance.now()
+    const count = (outcome: 'ok' | 'error') =>
+      metrics.countToolCall(name, stopSwitch.signal.aborted ? 'cut' : outcome, (performance.now() - startedAt) / 1_000)
     try {
       const result: unknown = inner?.(input, call)
       if (isAsyncIterable(result)) {
@@ -69,7 +74,9 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
         }
       } else last = await untilAborted(Promise.resolve(result), signal)
       kept = await untilAborted(limitResult(name, tool, { toolCallId: call.toolCallId, input }, last), signal)
+      count('ok')
     } catch (error) {
+      count('error')
       const { value, ...whole } = limitError(name, error)
       // A failure after the run was stopped is the stop's own doing: the call counts as cut.
       if (!stopSwitch.signal.aborted)

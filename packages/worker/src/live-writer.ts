@@ -3,8 +3,8 @@
 // that a text has no holes; while Redis is away what follows waits, deltas joined, up to a limit, and is tried ever less
 // often. What an attempt that is over has not got rid of is given up after a while: then its end frame alone is told.
 import type { UIMessageChunk } from 'ai'
-import type { LiveStreams, NewBatch } from '@offshoot/shared/queue/live-streams'
-import type { Signals } from '@offshoot/shared/queue/signals'
+import type { NewBatch } from '@offshoot/shared/queue/live-streams'
+import type { Runtime } from '@offshoot/shared/runtime'
 
 /** How long frames are collected before they go out together. */
 const BATCH_MS = 40
@@ -33,8 +33,7 @@ export interface LiveWriters {
 }
 
 export function createLiveWriters(
-  liveStreams: LiveStreams,
-  signals: Signals,
+  { liveStreams, signals, metrics }: Pick<Runtime, 'liveStreams' | 'signals' | 'metrics'>,
   { leftoverLimitMs = LEFTOVER_LIMIT_MS }: { leftoverLimitMs?: number } = {},
 ): LiveWriters {
   const clock = createClock()
@@ -97,6 +96,7 @@ export function createLiveWriters(
             return
           }
           afterSeq = last
+          metrics.countFrames('sent', sent.chunks.length)
           signals.publish(`live:${jobId}`, 'frames')
         } catch {
           // Redis went away in between, or refuses writes: the batch is sent again, and taken once.
@@ -105,7 +105,8 @@ export function createLiveWriters(
 
       return {
         write(chunk, step) {
-          if (fenced || buffer.length >= MAX_BUFFERED) return
+          if (fenced) return
+          if (buffer.length >= MAX_BUFFERED) return metrics.countFrames('dropped', 1)
           if (step !== undefined) stepOf.set(chunk, step)
           if (!joinDelta(buffer, chunk)) buffer.push(chunk)
           if (performance.now() - sentAt >= clock.waitMs()) send()

@@ -5,6 +5,7 @@ import { createLogger } from '@offshoot/shared/logger'
 import { ANSWER_LIMIT_MS } from '@offshoot/shared/queue/redis'
 import { refuseEvictingRedis } from '@offshoot/shared/queue/redis-eviction'
 import { openRuntime } from '@offshoot/shared/runtime'
+import { openHealthListener } from './health-listener.ts'
 import { startWorker } from './worker.ts'
 
 /** Beyond the drain limit, what closing connections may take. */
@@ -20,9 +21,19 @@ async function main(): Promise<void> {
   // One that is away is asked when it is there.
   await Promise.race([asked, delay(ANSWER_LIMIT_MS)])
   const runtime = openRuntime({ config, logger, extensions: await loadExtensions(config), name: 'worker' })
-  const worker = await startWorker(runtime)
-
+  runtime.metrics.watchProcess()
+  let ready = false
   let stopping = false
+  const port = config.WORKER_HEALTH_PORT
+  // It answers until the process ends: a worker that drains is alive, and not ready.
+  const health =
+    port === undefined ? undefined : await openHealthListener(runtime, { port, isReady: () => ready && !stopping })
+  const worker = await startWorker(runtime)
+  ready = true
+  const at = health === undefined ? {} : { url: health.url }
+  logger.info({ lanes: config.WORKER_LANES, concurrency: config.WORKER_CONCURRENCY, ...at }, 'worker ready')
+  process.send?.({ ready: true, ...at })
+
   const stop = (signal: NodeJS.Signals) => {
     if (stopping) process.exit(1)
     stopping = true
@@ -48,15 +59,19 @@ async function main(): Promise<void> {
   }
   process.on('uncaughtException', die)
   process.on('unhandledRejection', die)
-  logger.info({ lanes: config.WORKER_LANES, concurrency: config.WORKER_CONCURRENCY }, 'worker ready')
-  process.send?.({ ready: true })
 }
 
 function couldNotStart(error: unknown): never {
-  process.stderr.write(
-    `${error instanceof ConfigError ? error.message : error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`,
-  )
+  process.stderr.write(`${describeStartError(error)}\n`)
   process.exit(1)
+}
+
+function describeStartError(error: unknown): string {
+  if (error instanceof ConfigError) return error.message
+  if (!(error instanceof Error)) return String(error)
+  if ('code' in error && error.code === 'EADDRINUSE')
+    return `The health listener's address is taken (${error.message}). Set WORKER_HEALTH_PORT to another port, to 0 for a free one, or leave it out.`
+  return error.stack ?? error.message
 }
 
 main().catch(couldNotStart)

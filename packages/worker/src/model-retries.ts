@@ -3,6 +3,7 @@
 import type { LanguageModelV4StreamPart, LanguageModelV4StreamResult } from '@ai-sdk/provider'
 import { REASONS } from '@offshoot/shared/contracts/reason'
 import type { Logger } from '@offshoot/shared/logger'
+import type { ModelMetrics } from '@offshoot/shared/metrics'
 import { pause, untilAborted } from './pause.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
 
@@ -11,10 +12,18 @@ const FIRST_PAUSE_MS = 500
 /** A longer Retry-After is not waited for while a slot is held. */
 const LONGEST_PAUSE_MS = 20_000
 
+interface CallOptions {
+  signal: AbortSignal
+  firstChunkMs: number
+  metrics: ModelMetrics
+  logger: Logger
+  jobId: string
+}
+
 /** Calls the model; `doStream` gets the signal of one try, which is aborted when no output comes in time. */
 export async function callModelWithRetries(
   doStream: (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>,
-  options: { signal: AbortSignal; firstChunkMs: number; logger: Logger; jobId: string },
+  options: CallOptions,
 ): Promise<LanguageModelV4StreamResult> {
   for (let tries = 1; ; tries += 1) {
     try {
@@ -22,6 +31,7 @@ export async function callModelWithRetries(
     } catch (error) {
       options.signal.throwIfAborted()
       const { reason, retryAfterMs } = classifyModelError(error)
+      options.metrics.failed(reason)
       const pauseMs = retryAfterMs ?? FIRST_PAUSE_MS * 2 ** (tries - 1) * (0.75 + Math.random() / 2)
       if (REASONS[reason].retry !== 'step' || tries >= MAX_TRIES) throw error
       if (pauseMs > LONGEST_PAUSE_MS) throw new TryLaterError(pauseMs, error)
@@ -37,8 +47,9 @@ export async function callModelWithRetries(
 /** The SDK's own limit begins only when `doStream` has answered, which is after the first output here. */
 async function callModelOnce(
   doStream: (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>,
-  { signal, firstChunkMs }: { signal: AbortSignal; firstChunkMs: number },
+  { signal, firstChunkMs, metrics }: CallOptions,
 ): Promise<LanguageModelV4StreamResult> {
+  const startedAt = performance.now()
   const late = new AbortController()
   const limit = setTimeout(
     () => late.abort(new DOMException(`First chunk timeout of ${firstChunkMs}ms exceeded`, 'TimeoutError')),
@@ -47,7 +58,9 @@ async function callModelOnce(
   const either = AbortSignal.any([signal, late.signal])
   try {
     const result = await untilAborted(doStream(either), either)
-    return { ...result, stream: await untilFirstOutput(result.stream, either) }
+    const stream = await untilFirstOutput(result.stream, either)
+    metrics.firstOutput((performance.now() - startedAt) / 1_000)
+    return { ...result, stream }
   } finally {
     clearTimeout(limit)
   }

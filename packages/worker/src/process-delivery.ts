@@ -8,6 +8,7 @@ import { newId } from '@offshoot/shared/ids'
 import { finishAgent } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
 import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
+import type { DeliveryOutcome } from '@offshoot/shared/metrics'
 import type { Runtime } from '@offshoot/shared/runtime'
 import type { LiveWriters } from './live-writer.ts'
 import { pause } from './pause.ts'
@@ -27,10 +28,10 @@ export interface DeliveryDependencies {
   shutdown: AbortSignal
 }
 
-/** What came of a delivery, in a few words for Bull Board. `failed`: the job itself failed with it. */
+/** What came of a delivery, and that in a few words for Bull Board. */
 export interface DeliveryResult {
+  outcome: DeliveryOutcome
   words: string
-  failed: boolean
   /** The delivery is not over: it is to be brought again after so many milliseconds. */
   againAfterMs?: number
 }
@@ -43,13 +44,24 @@ const OUTCOME_TRIES = 3
 /** How long a suspect waits before it asks for its turn again. */
 const TURN_PAUSE_MS = 1_000
 
+/** A result of outcome `failed` means that the job itself failed. */
 export async function processDelivery(dependencies: DeliveryDependencies, data: unknown): Promise<DeliveryResult> {
+  const result = await claimAndRun(dependencies, data)
+  dependencies.runtime.metrics.countDelivery(result.outcome)
+  return result
+}
+
+async function claimAndRun(dependencies: DeliveryDependencies, data: unknown): Promise<DeliveryResult> {
   const { agentJobId, deliverySeq } = deliveryDataSchema.parse(data)
   const claim: Claim = { jobId: agentJobId, token: newId() }
   const job = await persistently(dependencies, () =>
     claimJob(dependencies.runtime.database, { ...claim, deliverySeq, workerId: dependencies.workerId() }),
   )
   if (job === null) return notClaimed(dependencies, agentJobId, deliverySeq)
+  if (job.generation === 1 && job.attempt === 1 && job.startedAt !== null) {
+    const queuedMs = job.startedAt.getTime() - job.createdAt.getTime()
+    dependencies.runtime.metrics.countFirstClaim(Math.max(0, queuedMs) / 1_000)
+  }
   if (dependencies.suspects.mayRun(job)) return runClaimed(dependencies, job, claim)
   const wait = { forMs: TURN_PAUSE_MS, because: 'other jobs that workers were lost with run first', counted: false }
   return persistently(dependencies, () => waitOrHandBack(dependencies.runtime, job, claim, wait))
@@ -62,9 +74,9 @@ async function notClaimed(
 ): Promise<DeliveryResult> {
   const { database, logger } = dependencies.runtime
   if (!(await persistently(dependencies, () => isForNewerWorkers(database, jobId, deliverySeq))))
-    return { words: 'not due any more', failed: false }
+    return { outcome: 'not_due', words: 'not due any more' }
   logger.warn({ jobId }, 'the job was stored in a newer format than this worker reads; its delivery goes back')
-  return { words: 'left to a newer worker', failed: false, againAfterMs: NEWER_WORKER_PAUSE_MS }
+  return { outcome: 'not_due', words: 'left to a newer worker', againAfterMs: NEWER_WORKER_PAUSE_MS }
 }
 
 async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, claim: Claim): Promise<DeliveryResult> {
@@ -162,7 +174,7 @@ async function writeSomehow(
     }
     const end = { guard: claim, ending: internalEnding(job, error), message: { parts: [] } }
     const row = await persistently(dependencies, () => finishAgent(runtime, job, end))
-    return row === null ? succeeded(LOST) : { words: 'failed: internal', failed: true }
+    return row === null ? LATE : { outcome: 'failed', words: 'failed: internal' }
   }
 }
 
@@ -179,19 +191,22 @@ async function writeOutcome(
     case 'aborted':
       return writeAbort(attempt, outcome)
     case 'waiting':
-      return succeeded(`waiting on ${outcome.liveChildren} ${outcome.liveChildren === 1 ? 'child' : 'children'}`)
+      return {
+        outcome: 'waiting',
+        words: `waiting on ${outcome.liveChildren} ${outcome.liveChildren === 1 ? 'child' : 'children'}`,
+      }
     case 'retry-later': {
       const wait = { forMs: outcome.afterMs, because: outcome.reason, counted: true }
       return waitOrHandBack(runtime, attempt.job, attempt.claim, wait)
     }
     case 'handed-back':
       await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
-      return succeeded('handed back')
+      return HANDED_BACK
     case 'lost': {
       runtime.logger.warn({ jobId: attempt.job.id, because: outcome.because }, 'an attempt lost its claim')
       // A claim that is still ours after all (Postgres was away, the process shuts down) must not be left behind.
       const handedBack = await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
-      return succeeded(handedBack ? 'handed back' : LOST)
+      return handedBack ? HANDED_BACK : LOST
     }
   }
 }
@@ -203,17 +218,16 @@ async function waitOrHandBack(
   wait: RetryWait,
 ): Promise<DeliveryResult> {
   if (await waitForRetry(runtime, job, claim, wait))
-    return succeeded(`waiting ${Math.ceil(wait.forMs / 1_000)} s to try again: ${wait.because}`)
+    return { outcome: 'retry_later', words: `waiting ${Math.ceil(wait.forMs / 1_000)} s to try again: ${wait.because}` }
   // Somebody wants the job's end, or it is not ours any more.
   const handedBack = await handBack(runtime, job, claim, 'handed-back')
-  return succeeded(handedBack ? 'handed back' : LOST)
+  return handedBack ? HANDED_BACK : LATE
 }
 
-const LOST = 'lost to another worker'
-
-function succeeded(words: string): DeliveryResult {
-  return { words, failed: false }
-}
+const HANDED_BACK: DeliveryResult = { outcome: 'handed_back', words: 'handed back' }
+/** The attempt was stopped for it, or learned of it only with its own end. */
+const LOST: DeliveryResult = { outcome: 'lost', words: 'lost to another worker' }
+const LATE: DeliveryResult = { ...LOST, outcome: 'late' }
 
 async function writeEnd(
   { runtime, job, claim }: Attempt,
@@ -226,10 +240,10 @@ async function writeEnd(
     keepWhileInboxUnread: kind === 'completed',
   })
   if (row === 'unread-inbox') return row
-  if (row === null) return succeeded(LOST)
+  if (row === null) return LATE
   return kind === 'completed'
-    ? succeeded(`completed, ${row.steps} steps`)
-    : { words: `failed: ${ending.reason}`, failed: true }
+    ? { outcome: 'completed', words: `completed, ${row.steps} steps` }
+    : { outcome: 'failed', words: `failed: ${ending.reason}` }
 }
 
 /** Who wanted the end, and why, stands in the row. */
@@ -246,7 +260,7 @@ async function writeAbort({ runtime, job, claim }: Attempt, { ending, parts }: E
     message: { parts },
     ...(by === undefined ? {} : { actorId: by }),
   })
-  return succeeded(row === null ? LOST : `aborted by ${by ?? 'Offshoot'}`)
+  return row === null ? LATE : { outcome: 'aborted', words: `aborted by ${by ?? 'Offshoot'}` }
 }
 
 function withdrawnGrant(job: ClaimedJob): RunOutcome {

@@ -13,12 +13,12 @@ export function createProcessor(dependencies: DeliveryDependencies): Processor {
   return async (job, token, signal) => {
     const look = () => dependencies.runningJobs.lookSoon()
     signal?.addEventListener('abort', look, { once: true })
-    const { words, failed, againAfterMs } = await processDelivery(dependencies, job.data)
+    const { words, outcome, againAfterMs } = await processDelivery(dependencies, job.data)
     if (againAfterMs !== undefined) {
       await job.moveToDelayed(Date.now() + againAfterMs, token)
       throw new DelayedError(words)
     }
-    if (failed) throw new UnrecoverableError(words)
+    if (outcome === 'failed') throw new UnrecoverableError(words)
     return words
   }
 }

@@ -17,6 +17,8 @@ import { spawnAgentToolForWorker } from '@offshoot/shared/tools/spawn-agent'
 export interface ResolvedAgent {
   bot: Bot
   model: LanguageModel
+  /** `integration:modelName` */
+  modelId: string
   instructions: string
   tools: ToolSet
   settings: { temperature?: number; reasoning?: 'minimal' | 'low' | 'medium' | 'high' }
@@ -42,6 +44,7 @@ export function resolveAgent(runtime: Runtime, job: ClaimedJob): ResolvedAgent {
   return {
     bot,
     model: provider({ userId: job.ownerId, jobId: job.id }).languageModel(modelName),
+    modelId: `${integration}:${modelName}`,
     instructions: computeInstructions(bot, overrides, job.depth),
     tools: resolveTools(runtime, job),
     settings: callSettings(bot, overrides),

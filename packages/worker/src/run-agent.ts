@@ -76,6 +76,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     generation: job.generation,
     stopSwitch,
     firstChunkMs: runtime.config.MODEL_FIRST_CHUNK_MS,
+    modelId: agent.modelId,
+    metrics: runtime.metrics,
     logger: runtime.logger,
     beforeStore: () => live.flush(),
     onStored: () => attempt.onStepStored(),

@@ -26,13 +26,16 @@ export interface RunningJobsOptions {
   onDeclaredLost: () => Promise<void>
 }
 
+/** Intervals without a good answer after which a heartbeat counts as missed: one, and half for the answer's way. */
+const MISSED_AFTER = 1.5
+
 export async function watchRunningJobs({
   runtime,
   heartbeatDatabase,
   workerId,
   onDeclaredLost,
 }: RunningJobsOptions): Promise<RunningJobs> {
-  const { config, logger, signals } = runtime
+  const { config, logger, signals, metrics } = runtime
   const running = new Map<string, { claim: Claim; stopSwitch: StopSwitch }>()
   const silenceLimitMs = config.WORKER_LOCK_MS - config.WORKER_HEARTBEAT_MS
   const strays = watchStrayClaims(runtime)
@@ -86,6 +89,7 @@ export async function watchRunningJobs({
     if (Array.isArray(jobIds) && jobIds.some((id) => running.has(String(id)))) lookSoon()
   })
   const timer = setInterval(() => {
+    if (performance.now() - lastGood > MISSED_AFTER * config.WORKER_HEARTBEAT_MS) metrics.countMissedHeartbeat()
     if (performance.now() - lastGood > silenceLimitMs)
       stopAll({ kind: 'claim-lost', because: `no good heartbeat for ${silenceLimitMs} ms` })
     lookSoon()

@@ -55,10 +55,11 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
     workerId: () => row.id,
     runningJobs,
     suspects: createSuspects(),
-    liveWriters: createLiveWriters(runtime.liveStreams, runtime.signals),
+    liveWriters: createLiveWriters(runtime),
     isDraining: () => draining,
     shutdown: shutdown.signal,
   }
+  runtime.metrics.watchJobs(() => runningJobs.count())
   const reconciler = startReconciler(runtime, { holder: row.id })
   const connection = openRedis(config, logger, 'worker', { blocking: true })
   const bullWorkers = lanes.map((lane) => openLane(lane))
@@ -92,6 +93,7 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
         closed.then(() => true),
         new Promise<false>((resolve) => setTimeout(() => resolve(false), config.WORKER_DRAIN_MS).unref()),
       ])
+      runtime.metrics.countDrain(inTime ? 'in_time' : 'forced')
       if (!inTime) {
         logger.warn(
           { jobs: runningJobs.count() },

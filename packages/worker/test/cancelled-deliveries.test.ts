@@ -50,7 +50,7 @@ beforeAll(async () => {
     workerId: () => id,
     runningJobs,
     suspects: createSuspects(),
-    liveWriters: createLiveWriters(runtime.liveStreams, runtime.signals),
+    liveWriters: createLiveWriters(runtime),
     isDraining: () => false,
     shutdown: new AbortController().signal,
   })

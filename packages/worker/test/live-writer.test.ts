@@ -22,8 +22,7 @@ afterAll(async () => {
 })
 
 function open(jobId: string, attempt = 1, onFenced: () => void = () => undefined): LiveWriter {
-  const { liveStreams, signals } = stage.runtime
-  return createLiveWriters(liveStreams, signals).open({ jobId, generation: 1, attempt, onFenced })
+  return createLiveWriters(stage.runtime).open({ jobId, generation: 1, attempt, onFenced })
 }
 
 const delta = (text: string, id = 't'): UIMessageChunk => ({ type: 'text-delta', id, delta: text })
@@ -184,7 +183,7 @@ function openRefused(jobId: string, options: { leftoverLimitMs?: number } = {}) 
       return liveStreams.append(id, batch)
     },
   }
-  const writers = createLiveWriters(refusable, signals, options)
+  const writers = createLiveWriters({ ...stage.runtime, liveStreams: refusable }, options)
   const live = writers.open({ jobId, generation: 1, attempt: 1, onFenced: () => undefined })
   return { writers, live, tries, refusing }
 }
