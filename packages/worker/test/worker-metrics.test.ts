@@ -151,7 +151,7 @@ test('a drain counts as in time, or as forced when it cuts a step', async () => 
     ['nothing to cut', 'in_time'],
     ['cut my step', 'forced'],
   ] as const) {
-    const ofProcess = outcome === 'forced' ? config : { ...config, WORKER_DRAIN_MS: 5_000 }
+    const ofProcess = outcome === 'forced' ? config : { ...config, WORKER_DRAIN_MS: 20_000 }
     const runtime = openRuntime({ config: ofProcess, logger: stage.runtime.logger, extensions, name: 'apart' })
     const worker = await startWorker(runtime)
     const { id } = await spawnRoot(stage, 'plain', message, { lane: 'apart' })
