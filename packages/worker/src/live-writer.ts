@@ -28,111 +28,127 @@ export interface LiveWriter {
   end(): void
 }
 
+export interface LiveAttempt {
+  jobId: string
+  generation: number
+  attempt: number
+  /** Called when a newer attempt has written. */
+  onFenced: () => void
+}
+
 export interface LiveWriters {
-  open(attempt: { jobId: string; generation: number; attempt: number; onFenced: () => void }): LiveWriter
+  open(attempt: LiveAttempt): LiveWriter
+}
+
+interface WriterDependencies extends Pick<Runtime, 'liveStreams' | 'signals' | 'metrics'> {
+  clock: ReturnType<typeof createClock>
+  leftoverLimitMs: number
 }
 
 export function createLiveWriters(
-  { liveStreams, signals, metrics }: Pick<Runtime, 'liveStreams' | 'signals' | 'metrics'>,
+  runtime: Pick<Runtime, 'liveStreams' | 'signals' | 'metrics'>,
   { leftoverLimitMs = LEFTOVER_LIMIT_MS }: { leftoverLimitMs?: number } = {},
 ): LiveWriters {
+  const { liveStreams, signals, metrics } = runtime
   const clock = createClock()
+  return { open: (attempt) => openWriter({ liveStreams, signals, metrics, clock, leftoverLimitMs }, attempt) }
+}
+
+function openWriter(
+  { liveStreams, signals, metrics, clock, leftoverLimitMs }: WriterDependencies,
+  { jobId, generation, attempt, onFenced }: LiveAttempt,
+): LiveWriter {
+  let buffer: UIMessageChunk[] = []
+  /** On its way, or to be sent again. */
+  let batch: NewBatch | undefined
+  let underway: Promise<void> | undefined
+  let sentAt = -Infinity
+  let number = 0
+  let afterSeq = 0
+  let restartsStep = false
+  const stepOf = new WeakMap<UIMessageChunk, number>()
+  /** Nothing more is sent: a newer attempt writes, or this one is long over. */
+  let fenced = false
+  let givesUpAt = Infinity
+
+  const isPending = () => !fenced && (underway !== undefined || batch !== undefined || buffer.length > 0)
+
+  function send(): void {
+    if (underway !== undefined || fenced) return
+    batch ??= nextBatch()
+    if (batch === undefined) return
+    sentAt = performance.now()
+    if (sentAt > givesUpAt) return close()
+    underway = append(batch).finally(() => {
+      underway = undefined
+      clock.tell({ gotThrough: batch === undefined })
+      if (isPending()) clock.schedule(send)
+    })
+  }
+
+  function close(): void {
+    fenced = true
+    buffer = []
+    batch = undefined
+  }
+
+  /** A batch ends where a step ends, so that a step can be taken back as a whole. */
+  function nextBatch(): NewBatch | undefined {
+    if (buffer.length === 0) return undefined
+    const end = buffer.findIndex((chunk) => chunk.type === 'finish-step')
+    const chunks = end === -1 ? buffer : buffer.slice(0, end + 1)
+    buffer = end === -1 ? [] : buffer.slice(end + 1)
+    number += 1
+    const flags = { endsStep: end !== -1, restartsStep: restartsStep && number === 1 }
+    return { generation, attempt, number, chunks, ...flags, ...beginningIn(chunks, stepOf) }
+  }
+
+  async function append(sent: NewBatch): Promise<void> {
+    if (!signals.pulse.isOk()) return
+    try {
+      const last = await liveStreams.append(jobId, { ...sent, afterSeq })
+      batch = undefined
+      if (last === false) {
+        close()
+        onFenced()
+        return
+      }
+      afterSeq = last
+      metrics.countFrames('sent', sent.chunks.length)
+      signals.publish(`live:${jobId}`, 'frames')
+    } catch {
+      // Redis went away in between, or refuses writes: the batch is sent again, and taken once.
+    }
+  }
 
   return {
-    open({ jobId, generation, attempt, onFenced }) {
-      let buffer: UIMessageChunk[] = []
-      /** On its way, or to be sent again. */
-      let batch: NewBatch | undefined
-      let underway: Promise<void> | undefined
-      let sentAt = -Infinity
-      let number = 0
-      let afterSeq = 0
-      let restartsStep = false
-      const stepOf = new WeakMap<UIMessageChunk, number>()
-      /** Nothing more is sent: a newer attempt writes, or this one is long over. */
-      let fenced = false
-      let givesUpAt = Infinity
-
-      const isPending = () => !fenced && (underway !== undefined || batch !== undefined || buffer.length > 0)
-
-      function send(): void {
-        if (underway !== undefined || fenced) return
-        batch ??= nextBatch()
-        if (batch === undefined) return
-        sentAt = performance.now()
-        if (sentAt > givesUpAt) return close()
-        underway = append(batch).finally(() => {
-          underway = undefined
-          clock.tell({ gotThrough: batch === undefined })
-          if (isPending()) clock.schedule(send)
-        })
-      }
-
-      function close(): void {
-        fenced = true
-        buffer = []
-        batch = undefined
-      }
-
-      /** A batch ends where a step ends, so that a step can be taken back as a whole. */
-      function nextBatch(): NewBatch | undefined {
-        if (buffer.length === 0) return undefined
-        const end = buffer.findIndex((chunk) => chunk.type === 'finish-step')
-        const chunks = end === -1 ? buffer : buffer.slice(0, end + 1)
-        buffer = end === -1 ? [] : buffer.slice(end + 1)
-        number += 1
-        const flags = { endsStep: end !== -1, restartsStep: restartsStep && number === 1 }
-        return { generation, attempt, number, chunks, ...flags, ...beginningIn(chunks, stepOf) }
-      }
-
-      async function append(sent: NewBatch): Promise<void> {
-        if (!signals.pulse.isOk()) return
-        try {
-          const last = await liveStreams.append(jobId, { ...sent, afterSeq })
-          batch = undefined
-          if (last === false) {
-            close()
-            onFenced()
-            return
-          }
-          afterSeq = last
-          metrics.countFrames('sent', sent.chunks.length)
-          signals.publish(`live:${jobId}`, 'frames')
-        } catch {
-          // Redis went away in between, or refuses writes: the batch is sent again, and taken once.
+    write(chunk, step) {
+      if (fenced) return
+      if (buffer.length >= MAX_BUFFERED) return metrics.countFrames('dropped', 1)
+      if (step !== undefined) stepOf.set(chunk, step)
+      if (!joinDelta(buffer, chunk)) buffer.push(chunk)
+      if (performance.now() - sentAt >= clock.waitMs()) send()
+      else clock.schedule(send)
+    },
+    restartStep() {
+      restartsStep = true
+    },
+    async flush() {
+      const all = (async () => {
+        while (isPending()) {
+          if (!signals.pulse.isOk()) return
+          send()
+          await underway
+          // Redis refuses it: not now, then.
+          if (batch !== undefined) return
         }
-      }
-
-      return {
-        write(chunk, step) {
-          if (fenced) return
-          if (buffer.length >= MAX_BUFFERED) return metrics.countFrames('dropped', 1)
-          if (step !== undefined) stepOf.set(chunk, step)
-          if (!joinDelta(buffer, chunk)) buffer.push(chunk)
-          if (performance.now() - sentAt >= clock.waitMs()) send()
-          else clock.schedule(send)
-        },
-        restartStep() {
-          restartsStep = true
-        },
-        async flush() {
-          const all = (async () => {
-            while (isPending()) {
-              if (!signals.pulse.isOk()) return
-              send()
-              await underway
-              // Redis refuses it: not now, then.
-              if (batch !== undefined) return
-            }
-          })()
-          let limit: NodeJS.Timeout | undefined
-          await Promise.race([all, new Promise((resolve) => (limit = setTimeout(resolve, FLUSH_LIMIT_MS)))])
-          clearTimeout(limit)
-        },
-        end() {
-          givesUpAt = performance.now() + leftoverLimitMs
-        },
-      }
+      })()
+      let limit: NodeJS.Timeout | undefined
+      await Promise.race([all, new Promise((resolve) => (limit = setTimeout(resolve, FLUSH_LIMIT_MS)))])
+      clearTimeout(limit)
+    },
+    end() {
+      givesUpAt = performance.now() + leftoverLimitMs
     },
   }
 }

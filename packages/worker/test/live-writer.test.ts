@@ -172,7 +172,7 @@ test('what was written while the connection was cut comes once it is back, whole
 
 /** Writers whose batches are refused until the test says otherwise, and when they were tried. */
 function openRefused(jobId: string, options: { leftoverLimitMs?: number } = {}) {
-  const { liveStreams, signals } = stage.runtime
+  const { liveStreams } = stage.runtime
   const tries: number[] = []
   const refusing = { on: true }
   const refusable: typeof liveStreams = {
