@@ -23,24 +23,17 @@ async function main(): Promise<void> {
   const runtime = openRuntime({ config, logger, extensions: await loadExtensions(config), name: 'worker' })
   runtime.metrics.watchProcess()
   let ready = false
-  let stopping = false
-  const port = config.WORKER_HEALTH_PORT
-  // It answers until the process ends: a worker that drains is alive, and not ready.
-  const health =
-    port === undefined ? undefined : await openHealthListener(runtime, { port, isReady: () => ready && !stopping })
-  const worker = await startWorker(runtime)
-  ready = true
-  const at = health === undefined ? {} : { url: health.url }
-  logger.info({ lanes: config.WORKER_LANES, concurrency: config.WORKER_CONCURRENCY, ...at }, 'worker ready')
-  process.send?.({ ready: true, ...at })
+  const worker = startWorker(runtime)
 
+  // From here on, before it is ready: a container's first process never gets a signal that it has no listener for.
+  let stopping = false
   const stop = (signal: NodeJS.Signals) => {
     if (stopping) process.exit(1)
     stopping = true
     logger.info({ signal }, 'draining; a second signal exits at once')
     setTimeout(() => process.exit(1), config.WORKER_DRAIN_MS + CLOSE_LIMIT_MS).unref()
     void worker
-      .drain()
+      .then((started) => started.drain())
       .then(() => runtime.close())
       .then(
         () => process.exit(0),
@@ -59,6 +52,16 @@ async function main(): Promise<void> {
   }
   process.on('uncaughtException', die)
   process.on('unhandledRejection', die)
+
+  const port = config.WORKER_HEALTH_PORT
+  // It answers until the process ends: a worker that drains is alive, and not ready.
+  const health =
+    port === undefined ? undefined : await openHealthListener(runtime, { port, isReady: () => ready && !stopping })
+  await worker
+  ready = true
+  const at = health === undefined ? {} : { url: health.url }
+  logger.info({ lanes: config.WORKER_LANES, concurrency: config.WORKER_CONCURRENCY, ...at }, 'worker ready')
+  process.send?.({ ready: true, ...at })
 }
 
 function couldNotStart(error: unknown): never {
