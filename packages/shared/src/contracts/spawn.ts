@@ -20,6 +20,9 @@ export const overridesSchema = z.strictObject({
 })
 export type Overrides = z.infer<typeof overridesSchema>
 
+/** Bytes of JSON: with the rest of the event well below the 256 KiB that Inngest takes on every plan. */
+export const MAX_EVENT_DATA_BYTES = 65_536
+
 /** An event name as Inngest takes it, and data to send along. */
 export const completionEventSchema = z.strictObject({
   name: z.string().min(1).max(200),

@@ -4,6 +4,7 @@ import type { AgentJob } from './generated/client.ts'
 import { Prisma } from './generated/client.ts'
 import { sourcesOf, type TerminalState, type WaitingOn } from '../contracts/job-state.ts'
 import type { Reason } from '../contracts/reason.ts'
+import { headOf } from '../contracts/text.ts'
 import { type Queryable, sql } from './database.ts'
 import { encodeStoredJson, READABLE_FORMAT, storedText } from './stored-value.ts'
 
@@ -109,6 +110,9 @@ export async function readDeadlineMsLeft(db: Queryable, jobId: string): Promise<
   return Math.max(1, rows[0]?.msLeft ?? 1)
 }
 
+/** Characters of the sentence that is kept of an error; `errorDetail` has more. */
+const MAX_ERROR_LENGTH = 2_000
+
 /** What ends a job. */
 export interface Ending {
   state: TerminalState
@@ -139,7 +143,7 @@ export async function endJob(
     update "offshoot"."AgentJob" set
       "state" = ${ending.state}::"offshoot"."JobState", "reason" = ${ending.reason},
       "result" = ${ending.result === null ? null : storedText(ending.result)},
-      "error" = ${ending.error === undefined ? null : storedText(ending.error)},
+      "error" = ${ending.error === undefined ? null : storedText(headOf(ending.error, MAX_ERROR_LENGTH))},
       "errorDetail" = ${ending.errorDetail === undefined ? null : encodeStoredJson(ending.errorDetail)}::jsonb,
       "partial" = ${ending.partial}, "waitingOn" = null, "waitUntil" = null, "finishedAt" = clock_timestamp()
     where "id" = ${jobId} and "state" in (${states(sourcesOf(ending.state))}) and ${held}

@@ -277,19 +277,21 @@ function tellOthers(tx: Tx, job: AgentJob, ending: Ending): void {
 /** Characters of the result that a completion event carries. */
 const EVENT_RESULT_LENGTH = 8_000
 
+/** What was given with the spawn, and what the job has come to, which wins: a given `error` is none of the job's. */
 function eventData(job: AgentJob) {
   const result = job.result ?? ''
-  const given = job.completionEventData
-  return {
-    ...(given !== null && typeof given === 'object' && !Array.isArray(given) ? given : {}),
+  const resultTruncated = result.length > EVENT_RESULT_LENGTH
+  const own = {
     jobId: job.id,
     convoId: job.convoId,
     state: job.state,
     reason: job.reason,
     result: headOf(result, EVENT_RESULT_LENGTH),
-    resultTruncated: result.length > EVENT_RESULT_LENGTH,
-    ...(job.error === null ? {} : { error: job.error }),
+    resultTruncated,
+    resultPath: resultTruncated ? `/v1/agents/${job.id}/results/${job.id}` : undefined,
+    error: job.error ?? undefined,
     steps: job.steps,
     usage: jobUsage(job),
   }
+  return { ...Object(decodeStored(job.completionEventData)), ...own }
 }

@@ -4,7 +4,12 @@ import { createHash } from 'node:crypto'
 import { type Bot, describeBotRef } from '../contracts/bot.ts'
 import { canonicalJson } from '../contracts/canonical-json.ts'
 import type { Reason } from '../contracts/reason.ts'
-import { DEFAULT_MAX_STEPS, MAX_MESSAGE_LENGTH, type ProgramSpawnInput } from '../contracts/spawn.ts'
+import {
+  DEFAULT_MAX_STEPS,
+  MAX_EVENT_DATA_BYTES,
+  MAX_MESSAGE_LENGTH,
+  type ProgramSpawnInput,
+} from '../contracts/spawn.ts'
 import { characterCount } from '../contracts/text.ts'
 import { findBot } from '../db/bots.ts'
 import type { Grant } from '../db/generated/client.ts'
@@ -135,6 +140,13 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
     return refuse(
       'invalid_request',
       'completionEvent is only valid in async mode. Leave it out, or set mode to "async".',
+    )
+  }
+  const dataBytes = Buffer.byteLength(JSON.stringify(input.completionEvent?.data ?? {}))
+  if (dataBytes > MAX_EVENT_DATA_BYTES) {
+    return refuse(
+      'invalid_request',
+      `completionEvent.data may have ${MAX_EVENT_DATA_BYTES} bytes of JSON; this one has ${dataBytes}. Keep it yourself and send an id of it.`,
     )
   }
   if (input.mode === 'sync' && input.notifyParent === true) {
