@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { programSpawnInputSchema } from '../src/contracts/spawn.ts'
 import { checkAgent } from '../src/operations/check-agent.ts'
 import { asyncOutput, spawnAgent } from '../src/operations/spawn-agent.ts'
-import { redisTexts } from './redis-texts.ts'
+import { redisTexts } from '@offshoot/testing/redis-texts'
 
 let stage: TestStage
 beforeAll(async () => {

@@ -3,6 +3,7 @@
 // decided by its tool's `onCrash`. What is too long goes on in part from here, to the journal, the model and viewers alike,
 // and whole into the same write (limited-result.ts).
 import type { Tool } from 'ai'
+import { withoutSecrets } from '@offshoot/shared/contracts/secrets'
 import { READ_RESULT } from '@offshoot/shared/contracts/truncated-result'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { Database } from '@offshoot/shared/db/database'
@@ -77,7 +78,7 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
       count('ok')
     } catch (error) {
       count('error')
-      const { value, ...whole } = limitError(name, error)
+      const { value, ...whole } = limitError(name, scrubbed(error))
       // A failure after the run was stopped is the stop's own doing: the call counts as cut.
       if (!stopSwitch.signal.aborted)
         await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error: value }, ...whole }))
@@ -92,6 +93,13 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
 
   // The SDK runs whatever `execute` returns as an async iterable; a promise around one would break tools that stream.
   return Object.assign({ ...tool }, { execute, toModelOutput: limitedModelOutput(name, tool) })
+}
+
+/** A tool's error reaches the model and users by its message. One that holds a secret is replaced, causes and all. */
+function scrubbed(error: unknown): unknown {
+  const { name, message } = error instanceof Error ? error : { name: 'Error', message: String(error) }
+  const shown = withoutSecrets(message)
+  return shown === message ? error : Object.assign(new Error(shown), { name })
 }
 
 /** A call that had started when its worker was lost. Returns when it shall run again, throws what the model is told. */

@@ -1,8 +1,10 @@
 // What BullMQ calls for a delivery: our outcome in BullMQ's words, and BullMQ's signal as a reason to look.
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq'
-import { type DeliveryDependencies, processDelivery } from './process-delivery.ts'
+import { type DeliveryDependencies, type DeliveryResult, processDelivery } from './process-delivery.ts'
 
 export type Processor = (job: Job, token: string | undefined, signal: AbortSignal | undefined) => Promise<string>
+
+const UNEXPECTED: DeliveryResult = { outcome: 'failed', words: 'unexpected error, see the log of the worker' }
 
 /**
  * BullMQ hands its signal only to a function that declares three parameters: nothing around this one may hide them. The
@@ -13,7 +15,11 @@ export function createProcessor(dependencies: DeliveryDependencies): Processor {
   return async (job, token, signal) => {
     const look = () => dependencies.runningJobs.lookSoon()
     signal?.addEventListener('abort', look, { once: true })
-    const { words, outcome, againAfterMs } = await processDelivery(dependencies, job.data)
+    const { words, outcome, againAfterMs } = await processDelivery(dependencies, job.data).catch((error: unknown) => {
+      dependencies.runtime.logger.error({ delivery: job.id, error }, 'a delivery ended with an unexpected error')
+      // Redis and the dashboard keep what is thrown here; errors of databases repeat what was to be written.
+      return UNEXPECTED
+    })
     if (againAfterMs !== undefined) {
       await job.moveToDelayed(Date.now() + againAfterMs, token)
       throw new DelayedError(words)

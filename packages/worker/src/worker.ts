@@ -77,10 +77,6 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
     // Losing a delivery means nothing while the claim in Postgres holds; whether it does is looked at now.
     worker.on('lockRenewalFailed', () => runningJobs.lookSoon())
     worker.on('error', (error) => logger.warn({ lane, error: error.message }, 'worker queue error'))
-    worker.on('failed', (job, error) => {
-      if (error instanceof UnrecoverableError) return
-      logger.error({ lane, delivery: job?.id, error }, 'a delivery ended with an unexpected error')
-    })
     return worker
   }
 

@@ -1,4 +1,4 @@
-import type { TestStage } from '@offshoot/testing/test-stage'
+import type { TestStage } from './test-stage.ts'
 import { Redis } from 'ioredis'
 
 /** Everything that Redis holds for a stage: each key, with its value as text. */
