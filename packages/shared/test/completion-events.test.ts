@@ -213,7 +213,7 @@ test('UX-7: an endpoint that fails leaves the job alone, and shows in the metric
     return (await entryOf(job.id))?.deadAt !== null
   })
   expect(await tells('dead')).toBe(givenUpBefore + 1)
-  expect(await gauge('offshoot_dead_letters')).toBe(deadBefore + 1)
+  expect(await gauge('offshoot_dead_letters')).toBe((deadBefore ?? 0) + 1)
   expect(await readJob(stage, job.id)).toMatchObject({ state: 'completed', completionEventFired: false })
   const line = await database.agentEvent.findFirst({ where: { jobId: job.id, kind: 'dead-letter' } })
   expect(line?.data).toEqual({ kind: 'completionEvent', tries: 150 })

@@ -1,6 +1,6 @@
 // A worker process: its presence, its BullMQ workers (one a lane), its reconciler, and how it drains.
 import { hostname } from 'node:os'
-import { UnrecoverableError, Worker as BullWorker } from 'bullmq'
+import { Worker as BullWorker } from 'bullmq'
 import { openDatabase } from '@offshoot/shared/db/database'
 import { deleteWorker, holdPresenceLock, insertWorker, markDraining, type WorkerRow } from '@offshoot/shared/db/workers'
 import { newId } from '@offshoot/shared/ids'
