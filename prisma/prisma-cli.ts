@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process'
+import { readdir } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import path from 'node:path'
 import { text } from 'node:stream/consumers'
@@ -6,6 +7,12 @@ import { fileURLToPath } from 'node:url'
 
 export const projectFolder = fileURLToPath(new URL('..', import.meta.url))
 export const schemaFile = path.join(projectFolder, 'prisma', 'schema.prisma')
+export const migrationsFolder = path.join(projectFolder, 'prisma', 'migrations')
+
+/** The migrations of this version, oldest first. */
+export async function migrationNames() {
+  return (await readdir(migrationsFolder)).filter((entry) => /^\d{14}_/.test(entry)).toSorted()
+}
 
 export type PrismaOptions = {
   /** Which database; by default DATABASE_URL's. */

@@ -1,10 +1,8 @@
 // Each migration folder holds a copy of schema.prisma as that migration leaves it. The next migration is the difference
 // from the last copy: no database is asked, and a folder that is deleted again leaves no trace.
-import { copyFile, mkdir, readdir, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
-import { projectFolder, runPrisma, schemaFile } from './prisma-cli.ts'
-
-const migrationsFolder = path.join(projectFolder, 'prisma', 'migrations')
+import { migrationNames, migrationsFolder, runPrisma, schemaFile } from './prisma-cli.ts'
 
 /**
  * Writes what leads from the last migration to prisma/schema.prisma as a new one, to be read, completed by hand where Prisma
@@ -33,10 +31,7 @@ export async function checkMigrations() {
 }
 
 async function missingSql() {
-  const last = (await readdir(migrationsFolder))
-    .filter((entry) => /^\d{14}_/.test(entry))
-    .toSorted()
-    .at(-1)
+  const last = (await migrationNames()).at(-1)
   const from = last ? ['--from-schema', path.join(migrationsFolder, last, 'schema.prisma')] : ['--from-empty']
   const args = ['migrate', 'diff', ...from, '--to-schema', schemaFile, '--script', '--exit-code']
   const { code, stdout } = await runPrisma(args, { okCodes: [0, 2] })
