@@ -35,7 +35,7 @@ test('STATE-11: a spawn answers after its commit, so that a check at once knows 
     }),
   )
   for (const { job, seen } of jobs)
-    expect(seen).toEqual({ jobId: job.id, state: 'pending', progress: { step: 0, maxSteps: 25 } })
+    expect(seen).toMatchObject({ jobId: job.id, state: 'pending', progress: { step: 0, maxSteps: 25 } })
 })
 
 test('an async spawn answers with ids, its state, and a note on how the result will come', async () => {
