@@ -6,20 +6,31 @@ import { isTerminal, projectState, type TerminalState } from './contracts/job-st
 import { type Reason, reasonSchema } from './contracts/reason.ts'
 import type { SyncSpawnOutput } from './contracts/spawn.ts'
 import { truncateText } from './contracts/truncated-result.ts'
-import type { Usage } from './contracts/usage.ts'
+import { addUsage, type Usage } from './contracts/usage.ts'
 import { type AgentJob, toCount } from './db/agent-jobs.ts'
 
 const tagsSchema = z.record(z.string(), z.string())
 
-export function jobUsage(
-  job: Pick<AgentJob, 'inputTokens' | 'outputTokens' | 'reasoningTokens' | 'totalTokens'>,
-): Usage {
-  return {
+type Counters = 'inputTokens' | 'outputTokens' | 'reasoningTokens' | 'totalTokens'
+
+/** What providers have reported, and the estimate of what was cut. */
+export function jobUsage(job: Pick<AgentJob, Counters | 'estimatedInputTokens' | 'estimatedOutputTokens'>): Usage {
+  const reported = {
     inputTokens: toCount(job.inputTokens),
     outputTokens: toCount(job.outputTokens),
     reasoningTokens: toCount(job.reasoningTokens),
     totalTokens: toCount(job.totalTokens),
   }
+  const [inputTokens, outputTokens] = [toCount(job.estimatedInputTokens), toCount(job.estimatedOutputTokens)]
+  if (inputTokens === null && outputTokens === null) return reported
+  const estimatedTokens = (inputTokens ?? 0) + (outputTokens ?? 0)
+  return addUsage(reported, {
+    inputTokens,
+    outputTokens,
+    reasoningTokens: null,
+    totalTokens: estimatedTokens,
+    estimatedTokens,
+  })
 }
 
 export function jobReason(job: Pick<AgentJob, 'reason'>): Reason {

@@ -97,10 +97,10 @@ function parseSpawnCall(call: OpenCall): SpawnCall {
   return { toolCallId: call.toolCallId, toolName: call.toolName, input }
 }
 
-async function spawningJob({ job, claim, runtime, msLeft }: Attempt, step: number): Promise<SpawningJob> {
+async function spawningJob({ job, claim, cutCalls, runtime, msLeft }: Attempt, step: number): Promise<SpawningJob> {
   const convo = await runtime.database.convo.findUnique({ where: { id: job.convoId }, select: { spaceId: true } })
   return {
-    claim,
+    claim: { ...claim, cutTokens: cutCalls.tokens() },
     rootJobId: job.rootJobId,
     step,
     originOf: (toolCallId) => ({

@@ -19,6 +19,7 @@ import {
 } from '@offshoot/shared/db/journal'
 import type { Logger } from '@offshoot/shared/logger'
 import type { Metrics } from '@offshoot/shared/metrics'
+import type { CallMeter, CutCalls } from './cut-calls.ts'
 import { journaledTool } from './journaled-tool.ts'
 import { callModelWithRetries } from './model-retries.ts'
 import { createPersist, untilPostgresAnswers } from './persist.ts'
@@ -34,6 +35,7 @@ export interface JournalOptions {
   claim: Claim
   generation: number
   stopSwitch: StopSwitch
+  cutCalls: CutCalls
   /** How long a model call may take to its first output. */
   firstChunkMs: number
   /** `integration:modelName` */
@@ -93,6 +95,7 @@ export function createJournal(options: JournalOptions): Journal {
   function recording(
     { index, inbox }: CurrentStep,
     startedAt: number,
+    meter: CallMeter,
   ): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
     const recorder = createOutputRecorder()
     return new TransformStream({
@@ -101,6 +104,7 @@ export function createJournal(options: JournalOptions): Journal {
         // Counted also when it cannot be stored: it is paid for.
         if (part.type === 'finish')
           modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
+        meter.received(part)
         if (part.type === 'finish' && !recorder.hasError() && STORED_FINISHES.has(part.finishReason.unified)) {
           await options.beforeStore()
           const output = {
@@ -112,7 +116,7 @@ export function createJournal(options: JournalOptions): Journal {
             elapsedMs: performance.now() - startedAt,
             inboxSeqs: inbox.map((item) => item.seq),
           }
-          await persist(() => storeModelOutput(database, claim, output))
+          if (await persist(() => storeModelOutput(database, claim, output))) meter.stored()
           options.onStored()
         }
         controller.enqueue(part)
@@ -131,14 +135,16 @@ export function createJournal(options: JournalOptions): Journal {
         const step = current
         if (step.playback !== undefined) return { stream: streamOf(step.playback.step.modelOutput) }
         const startedAt = performance.now()
-        const result = await callModelWithRetries((abortSignal) => model.doStream({ ...params, abortSignal }), {
+        const meter = options.cutCalls.meter(params)
+        const doStream = meter.counting((abortSignal) => model.doStream({ ...params, abortSignal }))
+        const result = await callModelWithRetries(doStream, {
           signal: params.abortSignal ?? stopSwitch.signal,
           firstChunkMs,
           metrics: modelMetrics,
           logger,
           jobId: claim.jobId,
         })
-        return { ...result, stream: result.stream.pipeThrough(recording(step, startedAt)) }
+        return { ...result, stream: result.stream.pipeThrough(recording(step, startedAt, meter)) }
       },
     },
     wrapTools: (set) =>
@@ -149,8 +155,9 @@ export function createJournal(options: JournalOptions): Journal {
           journaledTool(tools, name, withToolCall(tool as Tool, callUnderWay)),
         ]),
       ),
-    storeWhole: (index, messages, malformed) =>
-      persist(() => storeWholeStep(database, claim, index, messages, malformed)),
+    async storeWhole(index, messages, malformed) {
+      await persist(() => storeWholeStep(database, claim, index, messages, malformed))
+    },
     recordOnce: (kind, data) =>
       untilPostgresAnswers(() => insertEventOnce(database, { jobId: claim.jobId, kind, data }), {
         stopSwitch,

@@ -4,8 +4,8 @@ import type { Logger } from '@offshoot/shared/logger'
 import { pause } from './pause.ts'
 import type { StopSwitch } from './run-stop.ts'
 
-/** Writes one thing to the journal. */
-export type Persist = (write: () => Promise<WriteAnswer>) => Promise<void>
+/** Writes one thing to the journal. False: the claim was gone, nothing was written. */
+export type Persist = (write: () => Promise<WriteAnswer>) => Promise<boolean>
 
 const FIRST_PAUSE_MS = 50
 const LONGEST_PAUSE_MS = 2_000
@@ -26,6 +26,7 @@ export function createPersist(options: PersistOptions): Persist {
     const answer = await untilPostgresAnswers(write, options)
     if (!answer.held) stopSwitch.stop({ kind: 'claim-lost', because: 'a write found another claim' })
     else if (answer.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
+    return answer.held
   }
 }
 

@@ -1,7 +1,14 @@
 // A delivery reaches this worker: claim its job, or acknowledge and stop. Then run it and write what came out.
 import { deliveryDataSchema } from '@offshoot/shared/contracts/delivery'
 import { REASONS, reasonSchema } from '@offshoot/shared/contracts/reason'
-import { type Claim, claimJob, type ClaimedJob, type Ending, isForNewerWorkers } from '@offshoot/shared/db/agent-jobs'
+import {
+  type Claim,
+  claimJob,
+  type ClaimedJob,
+  type Ending,
+  isForNewerWorkers,
+  type ReleasedClaim,
+} from '@offshoot/shared/db/agent-jobs'
 import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
 import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
@@ -10,6 +17,7 @@ import { handBack } from '@offshoot/shared/operations/hand-back'
 import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
 import type { DeliveryOutcome } from '@offshoot/shared/metrics'
 import type { Runtime } from '@offshoot/shared/runtime'
+import { createCutCalls } from './cut-calls.ts'
 import type { LiveWriters } from './live-writer.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
@@ -100,6 +108,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     claim,
     live,
     stopSwitch,
+    cutCalls: createCutCalls(),
     entry: 'again',
     onStepStored: () => suspects.clear(claim.token),
     isDraining: () => dependencies.isDraining(),
@@ -165,14 +174,14 @@ async function writeSomehow(
     return await persistently(dependencies, () => writeOutcome(dependencies, attempt, outcome))
   } catch (error) {
     if (dependencies.shutdown.aborted) throw error
-    const { runtime, job, claim } = attempt
+    const { runtime, job } = attempt
     const about = { jobId: job.id, outcome: outcome.kind, error, triesLeft: triesLeft - 1 }
     runtime.logger.error(about, 'the outcome of a run could not be written')
     if (triesLeft > 1) {
       await pause(RETRY_PAUSE_MS, dependencies.shutdown)
       return writeSomehow(dependencies, attempt, outcome, triesLeft - 1)
     }
-    const end = { guard: claim, ending: internalEnding(job, error), message: { parts: [] } }
+    const end = { guard: released(attempt), ending: internalEnding(job, error), message: { parts: [] } }
     const row = await persistently(dependencies, () => finishAgent(runtime, job, end))
     return row === null ? LATE : { outcome: 'failed', words: 'failed: internal' }
   }
@@ -197,15 +206,15 @@ async function writeOutcome(
       }
     case 'retry-later': {
       const wait = { forMs: outcome.afterMs, because: outcome.reason, counted: true }
-      return waitOrHandBack(runtime, attempt.job, attempt.claim, wait)
+      return waitOrHandBack(runtime, attempt.job, released(attempt), wait)
     }
     case 'handed-back':
-      await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
+      await handBack(runtime, attempt.job, released(attempt), 'handed-back')
       return HANDED_BACK
     case 'lost': {
       runtime.logger.warn({ jobId: attempt.job.id, because: outcome.because }, 'an attempt lost its claim')
       // A claim that is still ours after all (Postgres was away, the process shuts down) must not be left behind.
-      const handedBack = await handBack(runtime, attempt.job, attempt.claim, 'handed-back')
+      const handedBack = await handBack(runtime, attempt.job, released(attempt), 'handed-back')
       return handedBack ? HANDED_BACK : LOST
     }
   }
@@ -214,7 +223,7 @@ async function writeOutcome(
 async function waitOrHandBack(
   runtime: Runtime,
   job: ClaimedJob,
-  claim: Claim,
+  claim: Claim & ReleasedClaim,
   wait: RetryWait,
 ): Promise<DeliveryResult> {
   if (await waitForRetry(runtime, job, claim, wait))
@@ -224,17 +233,23 @@ async function waitOrHandBack(
   return handedBack ? HANDED_BACK : LATE
 }
 
+/** The attempt's claim as it is given up, with what its cut calls have cost. */
+function released({ claim, cutCalls }: Attempt): Claim & ReleasedClaim {
+  return { ...claim, cutTokens: cutCalls.tokens() }
+}
+
 const HANDED_BACK: DeliveryResult = { outcome: 'handed_back', words: 'handed back' }
 /** The attempt was stopped for it, or learned of it only with its own end. */
 const LOST: DeliveryResult = { outcome: 'lost', words: 'lost to another worker' }
 const LATE: DeliveryResult = { ...LOST, outcome: 'late' }
 
 async function writeEnd(
-  { runtime, job, claim }: Attempt,
+  attempt: Attempt,
   { kind, ending, parts }: EndedOutcome,
 ): Promise<DeliveryResult | 'unread-inbox'> {
+  const { runtime, job } = attempt
   const row = await finishAgent(runtime, job, {
-    guard: claim,
+    guard: released(attempt),
     ending,
     ...(parts.length === 0 ? {} : { message: { parts } }),
     keepWhileInboxUnread: kind === 'completed',
@@ -247,7 +262,8 @@ async function writeEnd(
 }
 
 /** Who wanted the end, and why, stands in the row. */
-async function writeAbort({ runtime, job, claim }: Attempt, { ending, parts }: EndedOutcome): Promise<DeliveryResult> {
+async function writeAbort(attempt: Attempt, { ending, parts }: EndedOutcome): Promise<DeliveryResult> {
+  const { runtime, job } = attempt
   const wish = await runtime.database.agentJob.findUnique({
     where: { id: job.id },
     select: { abortReason: true, abortText: true, abortRequestedBy: true },
@@ -255,7 +271,7 @@ async function writeAbort({ runtime, job, claim }: Attempt, { ending, parts }: E
   const by = wish?.abortRequestedBy ?? undefined
   const reason = reasonSchema.catch(ending.reason).parse(wish?.abortReason)
   const row = await finishAgent(runtime, job, {
-    guard: claim,
+    guard: released(attempt),
     ending: { ...ending, reason, error: wish?.abortText ?? REASONS[reason].sentence },
     message: { parts },
     ...(by === undefined ? {} : { actorId: by }),

@@ -10,6 +10,7 @@ import { loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/
 import type { Runtime } from '@offshoot/shared/runtime'
 import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
+import type { CutCalls } from './cut-calls.ts'
 import { createJournal } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
@@ -26,6 +27,7 @@ export interface Attempt {
   claim: Claim
   live: LiveWriter
   stopSwitch: StopSwitch
+  cutCalls: CutCalls
   /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
   entry: 'fresh' | 'resumed' | 'again'
   /** Called when the output of a step is stored. */
@@ -75,6 +77,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     claim,
     generation: job.generation,
     stopSwitch,
+    cutCalls: attempt.cutCalls,
     firstChunkMs: runtime.config.MODEL_FIRST_CHUNK_MS,
     modelId: agent.modelId,
     metrics: runtime.metrics,

@@ -8,6 +8,13 @@ const usage = (inputTokens: number | null, outputTokens: number | null): Usage =
   totalTokens: inputTokens === null || outputTokens === null ? null : inputTokens + outputTokens,
 })
 
+test('COST-10: estimates are summed, and absent where there is none', () => {
+  expect(addUsage(usage(1, 1), usage(2, 2))).not.toHaveProperty('estimatedTokens')
+  const estimated = { ...usage(5, 5), estimatedTokens: 10 }
+  expect(addUsage(usage(1, 1), estimated)).toMatchObject({ inputTokens: 6, estimatedTokens: 10 })
+  expect(addUsage(estimated, estimated)).toMatchObject({ inputTokens: 10, estimatedTokens: 20 })
+})
+
 test('STATE-18: unknown, zero and known are told apart in a sum', () => {
   expect(addUsage(UNKNOWN_USAGE, UNKNOWN_USAGE)).toEqual(UNKNOWN_USAGE)
   expect(addUsage(usage(0, 0), UNKNOWN_USAGE)).toEqual(usage(0, 0))

@@ -1,13 +1,27 @@
 import { z } from 'zod'
 
-/** Tokens of one or several model calls. `null` means unknown, which is not the same as 0. */
+/**
+ * Tokens of one or several model calls. `null` means unknown, which is not the same as 0. Calls that were cut are counted
+ * with an estimate.
+ */
 export const usageSchema = z.object({
   inputTokens: z.number().int().nullable(),
   outputTokens: z.number().int().nullable(),
   reasoningTokens: z.number().int().nullable(),
   totalTokens: z.number().int().nullable(),
+  estimatedTokens: z
+    .number()
+    .int()
+    .optional()
+    .describe('how many of totalTokens are an estimate, for model calls that were cut; absent: none was'),
 })
 export type Usage = z.infer<typeof usageSchema>
+
+/** What model calls that were cut have cost, as an estimate. */
+export interface CutTokens {
+  inputTokens: number
+  outputTokens: number
+}
 
 export const UNKNOWN_USAGE: Usage = { inputTokens: null, outputTokens: null, reasoningTokens: null, totalTokens: null }
 
@@ -18,6 +32,9 @@ export function addUsage(a: Usage, b: Usage): Usage {
     outputTokens: addKnown(a.outputTokens, b.outputTokens),
     reasoningTokens: addKnown(a.reasoningTokens, b.reasoningTokens),
     totalTokens: addKnown(a.totalTokens, b.totalTokens),
+    ...(a.estimatedTokens === undefined && b.estimatedTokens === undefined
+      ? {}
+      : { estimatedTokens: (a.estimatedTokens ?? 0) + (b.estimatedTokens ?? 0) }),
   }
 }
 

@@ -4,8 +4,9 @@ import type { AgentJob } from './generated/client.ts'
 import { Prisma } from './generated/client.ts'
 import { sourcesOf, type TerminalState, type WaitingOn } from '../contracts/job-state.ts'
 import type { Reason } from '../contracts/reason.ts'
+import type { CutTokens } from '../contracts/usage.ts'
 import { headOf } from '../contracts/text.ts'
-import { type Queryable, sql } from './database.ts'
+import { type Queryable, type Sql, sql } from './database.ts'
 import { encodeStoredJson, READABLE_FORMAT, storedText } from './stored-value.ts'
 
 export type { AgentJob } from './generated/client.ts'
@@ -14,6 +15,12 @@ export type { AgentJob } from './generated/client.ts'
 export interface Claim {
   jobId: string
   token: string
+}
+
+/** A claim that is given up, with what the attempt's cut model calls have cost: it is counted in the same statement. */
+export interface ReleasedClaim {
+  token: string
+  cutTokens?: CutTokens | undefined
 }
 
 export type ClaimedJob = AgentJob & { claimToken: string; msLeft: number }
@@ -56,6 +63,15 @@ export async function isForNewerWorkers(db: Queryable, jobId: string, deliverySe
   return count > 0
 }
 
+/** Adds what cut model calls have cost, where a claim is given up that had some. */
+function countCut(from: ReleasedClaim | { lostWorkerId: string } | 'wait' | 'unclaimed'): Sql {
+  const cut = typeof from === 'object' && 'token' in from ? from.cutTokens : undefined
+  if (cut === undefined) return Prisma.empty
+  return sql`,
+      "estimatedInputTokens" = coalesce("estimatedInputTokens", 0) + ${cut.inputTokens}::bigint,
+      "estimatedOutputTokens" = coalesce("estimatedOutputTokens", 0) + ${cut.outputTokens}::bigint`
+}
+
 /**
  * Makes a running job pending again, with a new delivery number: handed back by its holder (`token`), taken from a lost
  * worker, or woken from a wait, unless somebody wants its end. Answers the row, or null when the guard did not hold.
@@ -63,7 +79,7 @@ export async function isForNewerWorkers(db: Queryable, jobId: string, deliverySe
 export async function makePending(
   db: Queryable,
   jobId: string,
-  from: { token: string } | { lostWorkerId: string } | 'wait',
+  from: ReleasedClaim | { lostWorkerId: string } | 'wait',
 ): Promise<AgentJob | null> {
   const guard =
     from === 'wait'
@@ -76,6 +92,7 @@ export async function makePending(
     update "offshoot"."AgentJob" set
       "state" = 'pending', "claimToken" = null, "workerId" = null, "waitingOn" = null, "waitUntil" = null,
       "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp(), "crashes" = "crashes" + ${crashed}
+      ${countCut(from)}
     where "id" = ${jobId} and "state" = 'running' and ${guard}
     returning *`)
   return rows[0] ?? null
@@ -87,7 +104,7 @@ export async function makePending(
  */
 export async function storeWaitingJob(
   db: Queryable,
-  claim: Claim,
+  claim: Claim & ReleasedClaim,
   wait: { on: WaitingOn; forMs: number | null; countsAsRetry?: boolean },
 ): Promise<boolean> {
   const until =
@@ -98,6 +115,7 @@ export async function storeWaitingJob(
     update "offshoot"."AgentJob" set
       "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, "workerId" = null,
       "stepRetries" = "stepRetries" + ${wait.countsAsRetry === true ? 1 : 0}
+      ${countCut(claim)}
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null`)
   return changed === 1
 }
@@ -126,7 +144,7 @@ export interface Ending {
 }
 
 /** Who may end the job: the holder of its claim, or anybody while no worker holds it. */
-export type EndingGuard = { token: string } | 'unclaimed'
+export type EndingGuard = ReleasedClaim | 'unclaimed'
 
 /**
  * Writes the terminal state, once. A job that ends keeps the token of the attempt that ended it, so that an attempt
@@ -146,6 +164,7 @@ export async function endJob(
       "error" = ${ending.error === undefined ? null : storedText(headOf(ending.error, MAX_ERROR_LENGTH))},
       "errorDetail" = ${ending.errorDetail === undefined ? null : encodeStoredJson(ending.errorDetail)}::jsonb,
       "partial" = ${ending.partial}, "waitingOn" = null, "waitUntil" = null, "finishedAt" = clock_timestamp()
+      ${countCut(guard)}
     where "id" = ${jobId} and "state" in (${states(sourcesOf(ending.state))}) and ${held}
     returning *`)
   return rows[0] ?? null

@@ -2,7 +2,7 @@
 // parent's claim and abort wish are checked. A call that was answered by an earlier attempt finds its child again by
 // (parent job, step, tool call id). When a sync child is still live, the same transaction stores the wait.
 import type { AgentJob } from '../db/agent-jobs.ts'
-import { type Claim, storeWaitingJob } from '../db/agent-jobs.ts'
+import { type Claim, type ReleasedClaim, storeWaitingJob } from '../db/agent-jobs.ts'
 import { insertToolEnd } from '../db/journal.ts'
 import { sql } from '../db/database.ts'
 import type { ProgramSpawnInput, SpawnOutput } from '../contracts/spawn.ts'
@@ -28,7 +28,7 @@ export type AnsweredCalls =
   | { kind: 'stopped' }
 
 export interface SpawningJob {
-  claim: Claim
+  claim: Claim & ReleasedClaim
   rootJobId: string
   step: number
   /** How a spawn of this job asks; the tool call id is added for each call. */

@@ -1,6 +1,6 @@
 // A running job goes back to the queue with its journal: handed back by its worker, or taken from a lost one.
 import { REASONS } from '../contracts/reason.ts'
-import { type AgentJob, makePending } from '../db/agent-jobs.ts'
+import { type AgentJob, makePending, type ReleasedClaim } from '../db/agent-jobs.ts'
 import type { EventKind } from '../db/events.ts'
 import { tellDelivery } from './deliver.ts'
 import { type AbortWish, endUnheld, wishOf } from './finish-agent.ts'
@@ -13,7 +13,7 @@ import { lockTree, transact, type TransactRuntime } from './transact.ts'
 export async function handBack(
   runtime: TransactRuntime,
   job: Pick<AgentJob, 'id' | 'rootJobId'>,
-  from: { token: string } | { lostWorkerId: string },
+  from: ReleasedClaim | { lostWorkerId: string },
   kind: Extract<EventKind, 'handed-back' | 'worker-lost'>,
 ): Promise<boolean> {
   return transact(runtime, async (tx) => {

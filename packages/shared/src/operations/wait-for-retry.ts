@@ -1,4 +1,4 @@
-import { type AgentJob, type Claim, storeWaitingJob } from '../db/agent-jobs.ts'
+import { type AgentJob, type Claim, type ReleasedClaim, storeWaitingJob } from '../db/agent-jobs.ts'
 import { lockTree, transact, type TransactRuntime } from './transact.ts'
 
 export interface RetryWait {
@@ -15,7 +15,7 @@ export interface RetryWait {
 export async function waitForRetry(
   runtime: TransactRuntime,
   job: Pick<AgentJob, 'rootJobId'>,
-  claim: Claim,
+  claim: Claim & ReleasedClaim,
   { forMs, because, counted }: RetryWait,
 ): Promise<boolean> {
   return transact(runtime, async (tx) => {
