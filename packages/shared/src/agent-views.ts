@@ -33,6 +33,11 @@ export function jobUsage(job: Pick<AgentJob, Counters | 'estimatedInputTokens' |
   })
 }
 
+function toUsd(microUsd: bigint | null): number | null {
+  const count = toCount(microUsd)
+  return count === null ? null : count / 1_000_000
+}
+
 export function jobReason(job: Pick<AgentJob, 'reason'>): Reason {
   return reasonSchema.catch('internal').parse(job.reason)
 }
@@ -57,7 +62,7 @@ export function toJobView(job: AgentJob): AgentJobView {
     steps: job.steps,
     maxSteps: job.maxSteps,
     usage: jobUsage(job),
-    costUsd: job.costMicroUsd === null ? null : Number(job.costMicroUsd) / 1_000_000,
+    costUsd: toUsd(job.costMicroUsd),
     partial: job.partial,
     ...(job.error === null ? {} : { error: job.error }),
     createdAt: job.createdAt.toISOString(),

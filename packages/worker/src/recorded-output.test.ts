@@ -100,6 +100,10 @@ test('an error among the parts is remembered', () => {
   expect(recorder.hasError()).toBe(true)
 })
 
+test('LOSS-19: counts that are no numbers, or too large for any, are unknown', () => {
+  expect(toUsage(usage(Number.NaN, 1e300, -1))).toEqual(toUsage(usage()))
+})
+
 test('stored parts come back as a stream, in their order', async () => {
   const parts: LanguageModelV4StreamPart[] = [{ type: 'text-start', id: 'a' }, finish]
   const seen: LanguageModelV4StreamPart[] = []

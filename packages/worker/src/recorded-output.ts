@@ -1,6 +1,6 @@
 // What a model says in one step, recorded as it goes by and played back after a crash.
 import type { LanguageModelV4StreamPart, LanguageModelV4Usage } from '@ai-sdk/provider'
-import type { Usage } from '@offshoot/shared/contracts/usage'
+import { addKnown, knownCount, type Usage } from '@offshoot/shared/contracts/usage'
 
 type DeltaPart = Extract<LanguageModelV4StreamPart, { type: 'text-delta' | 'reasoning-delta' | 'tool-input-delta' }>
 
@@ -47,12 +47,12 @@ export function streamOf(parts: readonly LanguageModelV4StreamPart[]): ReadableS
 }
 
 export function toUsage(usage: LanguageModelV4Usage): Usage {
-  const inputTokens = usage.inputTokens.total ?? null
-  const outputTokens = usage.outputTokens.total ?? null
+  const inputTokens = knownCount(usage.inputTokens.total)
+  const outputTokens = knownCount(usage.outputTokens.total)
   return {
     inputTokens,
     outputTokens,
-    reasoningTokens: usage.outputTokens.reasoning ?? null,
-    totalTokens: inputTokens === null && outputTokens === null ? null : (inputTokens ?? 0) + (outputTokens ?? 0),
+    reasoningTokens: knownCount(usage.outputTokens.reasoning),
+    totalTokens: addKnown(inputTokens, outputTokens),
   }
 }

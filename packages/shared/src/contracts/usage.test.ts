@@ -31,8 +31,15 @@ test('LOSS-19: sums go beyond 32 bits', () => {
   expect(addUsage(usage(2_147_483_647, 0), usage(1, 0)).inputTokens).toBe(2_147_483_648)
 })
 
-test('LOSS-19: a count that is missing, NaN, infinite or negative is unknown', () => {
-  for (const count of [undefined, null, Number.NaN, Infinity, -Infinity, -1]) expect(knownCount(count)).toBeNull()
+test('LOSS-19: a sum that JSON cannot hold exactly is unknown, not wrong', () => {
+  const most = Number.MAX_SAFE_INTEGER
+  expect(addUsage(usage(most - 1, 0), usage(1, 0)).inputTokens).toBe(most)
+  expect(addUsage(usage(most, 0), usage(1, 0)).inputTokens).toBeNull()
+})
+
+test('LOSS-19: a count that is missing, NaN, infinite, negative or too large for JSON is unknown', () => {
+  for (const count of [undefined, null, Number.NaN, Infinity, -Infinity, -1, -0.5, 2 ** 53, 1e300])
+    expect(knownCount(count)).toBeNull()
   expect(knownCount(0)).toBe(0)
   expect(knownCount(12.7)).toBe(12)
 })

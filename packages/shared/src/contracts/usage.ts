@@ -2,7 +2,7 @@ import { z } from 'zod'
 
 /**
  * Tokens of one or several model calls. `null` means unknown, which is not the same as 0. Calls that were cut are counted
- * with an estimate.
+ * with an estimate. A count beyond 2^53 - 1, which JSON's readers would get wrong, is unknown, too.
  */
 export const usageSchema = z.object({
   inputTokens: z.number().int().nullable(),
@@ -38,12 +38,15 @@ export function addUsage(a: Usage, b: Usage): Usage {
   }
 }
 
-/** A token count as it may be stored: a whole number, or null for missing, NaN and infinite. */
+/** A token count as it may be stored and told: a whole number, or null for missing, NaN, infinite and beyond 2^53 - 1. */
 export function knownCount(count: number | null | undefined): number | null {
-  return typeof count === 'number' && Number.isFinite(count) && count >= 0 ? Math.trunc(count) : null
+  if (typeof count !== 'number' || count < 0) return null
+  const whole = Math.trunc(count)
+  return Number.isSafeInteger(whole) ? whole : null
 }
 
-function addKnown(a: number | null, b: number | null): number | null {
+/** The sum of what is known of two counts. */
+export function addKnown(a: number | null, b: number | null): number | null {
   if (a === null) return b
-  return b === null ? a : a + b
+  return b === null ? a : knownCount(a + b)
 }

@@ -4,7 +4,7 @@ import type { AgentJob } from './generated/client.ts'
 import { Prisma } from './generated/client.ts'
 import { sourcesOf, type TerminalState, type WaitingOn } from '../contracts/job-state.ts'
 import type { Reason } from '../contracts/reason.ts'
-import type { CutTokens } from '../contracts/usage.ts'
+import { type CutTokens, knownCount } from '../contracts/usage.ts'
 import { headOf } from '../contracts/text.ts'
 import { type Queryable, type Sql, sql } from './database.ts'
 import { encodeStoredJson, READABLE_FORMAT, storedText } from './stored-value.ts'
@@ -179,7 +179,7 @@ export async function storeAbortWish(
   if (jobIds.length === 0) return []
   return db.$queryRaw<AgentJob[]>(sql`
     update "offshoot"."AgentJob" set
-      "abortRequestedAt" = clock_timestamp(), "abortRequestedBy" = ${wish.by}, "abortReason" = ${wish.reason},
+      "abortRequestedAt" = clock_timestamp(), "abortRequestedBy" = ${wish.by === null ? null : storedText(wish.by)}, "abortReason" = ${wish.reason},
       "abortText" = ${wish.text === null ? null : storedText(wish.text)}
     where "id" = any(${[...jobIds]}::text[]) and "state" in ('pending', 'running') and "abortRequestedAt" is null
     returning *`)
@@ -200,7 +200,7 @@ export async function countLiveSyncChildren(db: Queryable, jobId: string, step: 
   })
 }
 
-/** A 64-bit counter as JSON takes it. Token counts stay far below 2^53. */
+/** A 64-bit counter as JSON takes it: exact, or null beyond 2^53 - 1. The one way of a counter out of the record. */
 export function toCount(value: bigint | null): number | null {
-  return value === null ? null : Number(value)
+  return value === null ? null : knownCount(Number(value))
 }
