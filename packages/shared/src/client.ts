@@ -1,10 +1,11 @@
 // What a host imports: the sub-agent tools for its own `streamText`, and the operations for its own code.
 import type { ToolSet } from 'ai'
-import { type AbortInput, type AbortOutput } from './contracts/abort.ts'
+import { type AbortInput, abortInputSchema, type AbortOutput } from './contracts/abort.ts'
 import { type CheckInput, checkInputSchema, type CheckOutput } from './contracts/check.ts'
 import { type ProgramSpawnInput, programSpawnInputSchema, type SpawnOutput } from './contracts/spawn.ts'
 import { READ_RESULT } from './contracts/truncated-result.ts'
 import { loadConfig } from './config.ts'
+import { storedText } from './db/stored-value.ts'
 import { isAdmin } from './db/users.ts'
 import { createExtensions, type ExtensionsInput, loadExtensions } from './extensions.ts'
 import { createLogger, type Logger } from './logger.ts'
@@ -16,7 +17,7 @@ import { getSpawnContext, runWithSpawnContext, type SpawnContext } from './spawn
 import { abortAgentTool, checkAgentTool } from './tools/job-tools.ts'
 import { readResultTool } from './tools/read-result.ts'
 import { originOfContext, runSpawn, spawnAgentToolForHost } from './tools/spawn-agent.ts'
-import type { z } from 'zod'
+import { z } from 'zod'
 
 export interface OffshootOptions {
   /** Settings as in `.env.example`; what is not given comes from `process.env`. */
@@ -25,6 +26,8 @@ export interface OffshootOptions {
   extensions?: ExtensionsInput
   logger?: Logger
 }
+
+const idempotencyKeySchema = z.string().min(1).max(200)
 
 export interface HostToolOptions {
   /**
@@ -66,7 +69,7 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     admin: await isAdmin(runtime.database, userId),
   })
   const whoCalls = async () => {
-    const { userId } = getSpawnContext()
+    const userId = storedText(getSpawnContext().userId)
     return { reader: await readerOf(userId), actorId: userId }
   }
   return {
@@ -80,7 +83,8 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     async spawn(context, input, { signal, idempotencyKey } = {}) {
       const parsed: ProgramSpawnInput = programSpawnInputSchema.parse(input)
       const from = await originOfContext(runtime, context)
-      const origin = idempotencyKey === undefined ? from : { ...from, idempotencyKey }
+      const origin =
+        idempotencyKey === undefined ? from : { ...from, idempotencyKey: idempotencyKeySchema.parse(idempotencyKey) }
       let output: SpawnOutput | undefined
       for await (const progress of runSpawn(runtime, origin, parsed, signal))
         if (!('message' in progress)) output = progress
@@ -88,8 +92,9 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
       return output
     },
     check: async (userId, input) =>
-      checkAgent(runtime, await readerOf(userId), checkInputSchema.parse(input) satisfies CheckInput),
-    abort: async (userId, input) => abortAgent(runtime, await readerOf(userId), input, userId),
+      checkAgent(runtime, await readerOf(storedText(userId)), checkInputSchema.parse(input) satisfies CheckInput),
+    abort: async (userId, input) =>
+      abortAgent(runtime, await readerOf(storedText(userId)), abortInputSchema.parse(input), storedText(userId)),
     metrics: () => runtime.metrics.registry.metrics(),
     close: () => runtime.close(),
   }

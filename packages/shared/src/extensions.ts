@@ -9,6 +9,7 @@ import { z } from 'zod'
 import { type Config, ConfigError } from './config.ts'
 import type { Bot, BotRef } from './contracts/bot.ts'
 import { READ_RESULT } from './contracts/truncated-result.ts'
+import { storable } from './db/stored-value.ts'
 import { type AiTool, registerAiTool } from './tools/registry.ts'
 
 /** Makes the provider for one job. It is called once an attempt; keep clients outside of it. */
@@ -86,7 +87,7 @@ export function createExtensions(config: Config, input: ExtensionsInput): Extens
   })
   return {
     providers: new Map<string, ProviderFactory>([['openai', () => openai], ...Object.entries(input.providers ?? {})]),
-    resolveBot: async (ref, caller) => input.resolveBot?.(ref, caller),
+    resolveBot: async (ref, caller) => storable(await input.resolveBot?.(ref, caller)),
     inngestFunctions: input.inngestFunctions ?? [],
   }
 }

@@ -1,5 +1,6 @@
 // Who is spawning: a host sets it around its own `streamText`, so that the tools know the caller without asking the model.
 import { AsyncLocalStorage } from 'node:async_hooks'
+import { z } from 'zod'
 
 export interface SpawnContext {
   /** The user on whose behalf the host runs. */
@@ -12,6 +13,25 @@ export interface SpawnContext {
   /** 0 in a top-level chat turn; a sub-agent gets this plus one. */
   spawnDepth: number
   parentJobId?: string
+}
+
+const hostId = z.string().max(500)
+
+/** What a host may say of the caller: its own ids, of bounded length. Delegates are kept with each job. */
+const spawnContextSchema = z.object({
+  userId: hostId.min(1),
+  parentConvoId: hostId,
+  parentConvoOwnerId: hostId,
+  parentConvoSpaceId: hostId.nullable(),
+  delegateUserIds: z.array(hostId).max(1_000).optional(),
+  spawnDepth: z.number().int().min(0),
+  parentJobId: hostId.optional(),
+})
+
+/** @throws Error that names what is wrong with a context that a host has made */
+export function assertSpawnContext(context: SpawnContext): void {
+  const { error } = spawnContextSchema.safeParse(context)
+  if (error !== undefined) throw new Error(`The spawn context is not usable.\n${z.prettifyError(error)}`)
 }
 
 const storage = new AsyncLocalStorage<SpawnContext>()

@@ -12,6 +12,7 @@ import {
   UnsupportedFunctionalityError,
 } from 'ai'
 import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
+import { headOf } from '@offshoot/shared/contracts/text'
 
 export interface ModelFailure {
   reason: Reason
@@ -155,7 +156,7 @@ function failure(reason: Reason, error: unknown, code?: string, errorStatus?: nu
     sentence: status === undefined ? REASONS[reason].sentence : `${REASONS[reason].sentence} (status ${status})`,
     detail: {
       name: asError.name,
-      message: asError.message.slice(0, 1_000),
+      message: headOf(asError.message, 1_000),
       ...(status === undefined ? {} : { status }),
       ...(code === undefined ? {} : { code }),
     },

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { atMostEntries } from './at-most-entries.ts'
 
 /** How a caller names a bot: by id, or by group and handle. Exactly one of the two forms. */
 export const botRefSchema = z.union(
@@ -27,8 +28,11 @@ export const slugSchema = z
 /** An MCP server that a bot may use (streamable HTTP). */
 export const mcpServerSchema = z.strictObject({
   name: slugSchema,
-  url: z.url(),
-  headers: z.record(z.string(), z.string()).optional(),
+  url: z.url().max(2_000),
+  headers: z
+    .record(z.string().max(200), z.string().max(8_000))
+    .refine(...atMostEntries(50))
+    .optional(),
 })
 
 /** What may be written of a bot; `group` and `handle` come from its address. */
@@ -37,7 +41,10 @@ export const botWriteSchema = z.strictObject({
   integration: z.string().min(1).max(100).describe('name of the model provider, such as "openai"'),
   modelName: z.string().min(1).max(200),
   systemPrompt: z.string().max(100_000).default(''),
-  childPrompts: z.record(z.string(), z.string()).optional(),
+  childPrompts: z
+    .record(z.string().max(100), z.string().max(100_000))
+    .refine(...atMostEntries(20))
+    .optional(),
   temperature: z.number().min(0).max(2).optional(),
   reasoningEffort: reasoningEffortSchema.optional(),
   verbosity: z.enum(['low', 'medium', 'high']).optional(),

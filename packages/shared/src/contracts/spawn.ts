@@ -1,5 +1,6 @@
 import type { UIMessage } from 'ai'
 import { z } from 'zod'
+import { atMostEntries } from './at-most-entries.ts'
 import { botRefSchema, reasoningEffortSchema, runnerSchema, slugSchema } from './bot.ts'
 import type { TerminalState } from './job-state.ts'
 import type { Reason } from './reason.ts'
@@ -16,7 +17,11 @@ export const overridesSchema = z.strictObject({
   temperature: z.number().min(0).max(2).optional(),
   reasoningEffort: reasoningEffortSchema.optional(),
   maxSteps: z.number().int().min(1).max(100).optional().describe('model calls the sub-agent may make, 25 by default'),
-  toolFilter: z.array(z.string()).max(200).optional().describe('only these tools; absent: all that the bot has'),
+  toolFilter: z
+    .array(z.string().max(200))
+    .max(200)
+    .optional()
+    .describe('only these tools; absent: all that the bot has'),
 })
 export type Overrides = z.infer<typeof overridesSchema>
 
@@ -61,7 +66,10 @@ export const programSpawnInputSchema = spawnInputSchema.extend({
     .optional()
     .describe('added to the priority of every delivery; higher is later'),
   lane: slugSchema.optional(),
-  tags: z.record(z.string().max(100), z.string().max(500)).optional(),
+  tags: z
+    .record(z.string().max(100), z.string().max(500))
+    .refine(...atMostEntries(50))
+    .optional(),
   runner: runnerSchema.optional(),
   budget: z
     .strictObject({

@@ -3,6 +3,7 @@ import { type Bot, type BotRef, type BotWrite, botSchema } from '../contracts/bo
 import { newId } from '../ids.ts'
 import { isUniqueViolation } from './database-errors.ts'
 import type { Database } from './database.ts'
+import { storable } from './stored-value.ts'
 
 /** The bot, if `userId` may use it: its own, or one that belongs to everybody. */
 export async function findBot(database: Database, ref: BotRef, userId: string): Promise<Bot | undefined> {
@@ -31,7 +32,7 @@ export async function putBot(
   bot: BotWrite,
   ownerId: string | null,
 ): Promise<Bot> {
-  const fields = botFields(bot)
+  const fields = botFields(storable(bot))
   const row = await database.bot.upsert({
     where: { group_handle: address },
     create: { id: newId(), ...address, ...fields, ownerId },
@@ -50,7 +51,7 @@ export async function putBotAs(
   bot: BotWrite,
   writer: { userId: string; admin: boolean },
 ): Promise<{ bot: Bot; created: boolean } | undefined> {
-  const fields = botFields(bot)
+  const fields = botFields(storable(bot))
   try {
     const row = await database.bot.create({
       data: { id: newId(), ...address, ...fields, ownerId: writer.admin ? null : writer.userId },

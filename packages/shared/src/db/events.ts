@@ -1,7 +1,7 @@
 import type { JobFinding } from '../contracts/finding.ts'
 import { Prisma } from './generated/client.ts'
 import { type Queryable, sql } from './database.ts'
-import { encodeStoredJson } from './stored-value.ts'
+import { encodeStoredJson, storedText } from './stored-value.ts'
 
 /** What can be read in a job's history. */
 export type EventKind =
@@ -44,7 +44,7 @@ export async function insertEvents(db: Queryable, events: readonly NewEvent[]): 
   if (events.length === 0) return
   const rows = events.map(({ jobId, kind, actorId, finding, data }) => {
     const stored = encodeStoredJson({ ...data, ...(finding === undefined ? {} : { finding }) })
-    return sql`(${jobId}, ${kind}, ${actorId ?? null}, ${stored}::jsonb)`
+    return sql`(${jobId}, ${kind}, ${actorId === undefined ? null : storedText(actorId)}, ${stored}::jsonb)`
   })
   await db.$executeRaw(
     sql`insert into "offshoot"."AgentEvent" ("jobId", "kind", "actorId", "data") values ${Prisma.join(rows)}`,

@@ -3,9 +3,11 @@
 import type { OutboxMessage } from '../contracts/outbox.ts'
 import type { JobFinding } from '../contracts/finding.ts'
 import type { NewEvent } from './events.ts'
+import { headOf } from '../contracts/text.ts'
 import type { OutboxKind } from './generated/client.ts'
 import { Prisma } from './generated/client.ts'
 import { type Database, type Queryable, sql } from './database.ts'
+import { storedText } from './stored-value.ts'
 
 export type NewOutboxEntry = OutboxMessage & {
   jobId: string
@@ -92,7 +94,7 @@ export async function markOutboxFailed(
     with failed as (
       update "offshoot"."Outbox" set
         "attempts" = "attempts" + 1,
-        "lastError" = ${error.slice(0, 500)},
+        "lastError" = ${storedText(headOf(error, 500))},
         "nextAttemptAt" = clock_timestamp() + make_interval(secs => ${(delayMs ?? 0) / 1000}),
         "deadAt" = case when ${delayMs === null} then clock_timestamp() end
       where "id" = ${id} and "doneAt" is null and "deadAt" is null

@@ -132,6 +132,15 @@ test('a cycle is cut, and a value that occurs twice is stored twice', () => {
   expect(roundTrip(error)).toMatchObject({ message: 'round', cause: '[circular]' })
 })
 
+test('a value that is nested too deep to be read back is cut there', () => {
+  let value: unknown = 'bottom'
+  for (let depth = 0; depth < 100_000; depth += 1) value = depth % 2 === 0 ? [value] : { in: value }
+  const json = encodeStoredJson(value)
+  expect(json).toContain('[too deep]')
+  expect(json.length).toBeLessThan(10_000)
+  expect(roundTrip([[[1]]])).toEqual([[[1]]])
+})
+
 test('a value with a toJSON of its own is stored as that', () => {
   expect(roundTrip({ point: { toJSON: () => ({ x: 1n }) } })).toEqual({ point: { x: 1n } })
 })

@@ -2,10 +2,12 @@
 // - U+0000, which Postgres refuses, is written as U+2400 (␀), and half of a surrogate pair as U+FFFD;
 // - dates, bytes, bigints, URLs and errors are tagged and come back as what they were;
 // - NaN and infinities become null, undefined is left out, as JSON does;
+// - what is nested deeper than 500 lists and objects is cut there, as a cycle is: nobody could read it back;
 // - everything else, provider metadata above all, passes through untouched.
 import type { Prisma } from './generated/client.ts'
 
 const TAG = '$offshoot'
+const MAX_DEPTH = 500
 /**
  * The number of the format that is written here, kept with every step and, the newest of them, with the job. What is written
  * in a new format is first only read for one release, so that the workers of a rolling deploy can read each other's.
@@ -71,6 +73,7 @@ function encodeObject(value: object, open: Set<object>): unknown {
     return { [TAG]: 'bytes', value: Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64') }
   }
   if (open.has(value)) return '[circular]'
+  if (open.size === MAX_DEPTH) return '[too deep]'
   open.add(value)
   try {
     if (value instanceof Error) {

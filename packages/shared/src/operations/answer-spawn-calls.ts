@@ -5,6 +5,7 @@ import type { AgentJob } from '../db/agent-jobs.ts'
 import { type Claim, type ReleasedClaim, storeWaitingJob } from '../db/agent-jobs.ts'
 import { insertToolEnd } from '../db/journal.ts'
 import { sql } from '../db/database.ts'
+import { storedText } from '../db/stored-value.ts'
 import type { ProgramSpawnInput, SpawnOutput } from '../contracts/spawn.ts'
 import { isTerminal } from '../contracts/job-state.ts'
 import { toParentOutput } from '../agent-views.ts'
@@ -104,7 +105,7 @@ async function findChild(tx: Tx, job: SpawningJob, toolCallId: string): Promise<
       parentJobId_parentStep_parentToolCallId: {
         parentJobId: job.claim.jobId,
         parentStep: job.step,
-        parentToolCallId: toolCallId,
+        parentToolCallId: storedText(toolCallId),
       },
     },
   })

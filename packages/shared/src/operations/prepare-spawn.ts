@@ -76,10 +76,12 @@ export function refuse(reason: Reason, error: string): Refusal {
 
 export async function prepareSpawn(
   runtime: Runtime,
-  origin: SpawnOrigin,
+  from: SpawnOrigin,
   asked: ProgramSpawnInput,
 ): Promise<PreparedSpawn | Refusal> {
   const { config } = runtime
+  // Texts of models, hosts and requests come in here: from now on they are as they will be stored.
+  const origin = storable(from)
   const input = storable(asked)
   if (origin.depth >= config.MAX_SPAWN_DEPTH) {
     return refuse(

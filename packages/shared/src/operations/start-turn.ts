@@ -6,7 +6,7 @@ import { DEFAULT_MAX_STEPS } from '../contracts/spawn.ts'
 import { appendMessage, findLiveTurn } from '../db/convos.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
 import { findBot } from '../db/bots.ts'
-import { encodeStored } from '../db/stored-value.ts'
+import { encodeStored, storable } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { priorityOfNewJob } from './deliver.ts'
@@ -34,7 +34,7 @@ export type TurnAnswer =
   | { kind: 'refused'; refusal: Refusal }
 
 export async function startTurn(runtime: Runtime, request: TurnRequest): Promise<TurnAnswer> {
-  const answer = await tryTurn(runtime, request)
+  const answer = await tryTurn(runtime, storable(request))
   if (answer.kind === 'refused') runtime.metrics.countRefusal(answer.refusal.reason)
   return answer
 }

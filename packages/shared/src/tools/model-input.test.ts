@@ -31,6 +31,13 @@ test('an empty message is kept, so that it can be refused by its own sentence', 
   expect(await read({ bot: BOT, message: '' })).toMatchObject({ message: '' })
 })
 
+test('input that is nested too deep is refused, however deep', async () => {
+  let nested: unknown = 'bottom'
+  for (let depth = 0; depth < 100_000; depth += 1) nested = [nested]
+  const written = { bot: BOT, message: 'go', completionEvent: { name: 'x', data: { nested } } }
+  expect(await read(written)).toBe('Lists and objects may be nested 100 deep.')
+})
+
 test('what is wrong is said legibly, with the field that is wrong', async () => {
   expect(await read({ bot: BOT })).toMatch(/expected string.*\n.*message/)
   expect(await read({ bot: BOT, message: 'go', overrides: { maxSteps: 1_000 } })).toMatch(/overrides\.maxSteps/)

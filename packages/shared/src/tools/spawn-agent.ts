@@ -11,6 +11,7 @@ import {
 import { tailOf } from '../contracts/text.ts'
 import { readDeadlineMsLeft } from '../db/agent-jobs.ts'
 import { loadJobMessages } from '../db/convos.ts'
+import { storable } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import { requestAbort } from '../operations/abort-agent.ts'
 import { followAgent } from '../operations/follow-agent.ts'
@@ -18,7 +19,7 @@ import type { SpawnOrigin } from '../operations/prepare-spawn.ts'
 import { asyncOutput, refusedOutput, spawnAgent } from '../operations/spawn-agent.ts'
 import { waitForAgent } from '../operations/wait-for-agent.ts'
 import type { Runtime } from '../runtime.ts'
-import { getSpawnContext, type SpawnContext } from '../spawn-context.ts'
+import { assertSpawnContext, getSpawnContext, type SpawnContext } from '../spawn-context.ts'
 import { modelInput } from './model-input.ts'
 
 const DESCRIPTION =
@@ -55,7 +56,9 @@ export function spawnAgentToolForHost(runtime: Runtime, { canReadOn }: { canRead
 }
 
 /** Where a host's spawn comes from. With a `parentJobId` it is a child of that job, which must be the caller's and live. */
-export async function originOfContext({ database }: Runtime, context: SpawnContext): Promise<SpawnOrigin> {
+export async function originOfContext({ database }: Runtime, given: SpawnContext): Promise<SpawnOrigin> {
+  assertSpawnContext(given)
+  const context = storable(given)
   const origin: SpawnOrigin = {
     userId: context.userId,
     delegateUserIds: context.delegateUserIds ?? [],
