@@ -18,11 +18,11 @@ import {
   storeWholeStep,
 } from '@offshoot/shared/db/journal'
 import type { Logger } from '@offshoot/shared/logger'
-import type { Metrics } from '@offshoot/shared/metrics'
+import type { Metrics, ModelMetrics } from '@offshoot/shared/metrics'
 import type { CallMeter, CutCalls } from './cut-calls.ts'
 import { journaledTool } from './journaled-tool.ts'
 import { callModelWithRetries } from './model-retries.ts'
-import { createPersist, untilPostgresAnswers } from './persist.ts'
+import { createPersist, type Persist, untilPostgresAnswers } from './persist.ts'
 import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
 import type { StopSwitch } from './run-stop.ts'
 import { toolCallOf, withToolCall } from './tool-call-context.ts'
@@ -91,39 +91,6 @@ export function createJournal(options: JournalOptions): Journal {
     return toolCallOf({ jobId: claim.jobId, index, generation: playback?.step.generation ?? generation }, toolCallId)
   }
 
-  /** Lets parts through and stores the whole output before its `finish`. */
-  function recording(
-    { index, inbox }: CurrentStep,
-    startedAt: number,
-    meter: CallMeter,
-  ): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
-    const recorder = createOutputRecorder()
-    return new TransformStream({
-      async transform(part, controller) {
-        recorder.add(part)
-        // Counted also when it cannot be stored: it is paid for.
-        if (part.type === 'finish')
-          modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
-        meter.received(part)
-        if (part.type === 'finish' && !recorder.hasError() && STORED_FINISHES.has(part.finishReason.unified)) {
-          await options.beforeStore()
-          const output = {
-            index,
-            generation,
-            parts: recorder.parts(),
-            usage: toUsage(part.usage),
-            finishReason: part.finishReason.unified,
-            elapsedMs: performance.now() - startedAt,
-            inboxSeqs: inbox.map((item) => item.seq),
-          }
-          if (await persist(() => storeModelOutput(database, claim, output))) meter.stored()
-          options.onStored()
-        }
-        controller.enqueue(part)
-      },
-    })
-  }
-
   return {
     begin(step) {
       current = step
@@ -144,7 +111,8 @@ export function createJournal(options: JournalOptions): Journal {
           logger,
           jobId: claim.jobId,
         })
-        return { ...result, stream: result.stream.pipeThrough(recording(step, startedAt, meter)) }
+        const call = { step, startedAt, meter, modelMetrics, persist }
+        return { ...result, stream: result.stream.pipeThrough(recordOutput(options, call)) }
       },
     },
     wrapTools: (set) =>
@@ -166,4 +134,36 @@ export function createJournal(options: JournalOptions): Journal {
       }),
     streams: (toolCallId) => streaming.has(toolCallId),
   }
+}
+
+/** Lets parts through and stores the whole output before its `finish`. */
+function recordOutput(
+  { database, claim, generation, beforeStore, onStored }: JournalOptions,
+  call: { step: CurrentStep; startedAt: number; meter: CallMeter; modelMetrics: ModelMetrics; persist: Persist },
+): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
+  const { step, startedAt, meter, modelMetrics, persist } = call
+  const recorder = createOutputRecorder()
+  return new TransformStream({
+    async transform(part, controller) {
+      recorder.add(part)
+      // Counted also when it cannot be stored: it is paid for.
+      if (part.type === 'finish') modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
+      meter.received(part)
+      if (part.type === 'finish' && !recorder.hasError() && STORED_FINISHES.has(part.finishReason.unified)) {
+        await beforeStore()
+        const output = {
+          index: step.index,
+          generation,
+          parts: recorder.parts(),
+          usage: toUsage(part.usage),
+          finishReason: part.finishReason.unified,
+          elapsedMs: performance.now() - startedAt,
+          inboxSeqs: step.inbox.map((item) => item.seq),
+        }
+        if (await persist(() => storeModelOutput(database, claim, output))) meter.stored()
+        onStored()
+      }
+      controller.enqueue(part)
+    },
+  })
 }
