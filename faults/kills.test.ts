@@ -170,10 +170,10 @@ test.for([1, 2, 3, 4, 5])(
     for (let at = 0; at < CHILDREN; at += 1) {
       const message = `parent ${at} of round ${round}`
       const parent = await database.agentJob.findFirstOrThrow({ where: { inputMessage: message } })
-      expect(await endOf(stage, parent.id)).toMatchObject({ state: 'completed', steps: 2, crashes: 0 })
+      expect(await endOf(stage, parent.id)).toMatchObject({ state: 'completed', steps: 2 })
       // Its child's end woke it once, and its model has read it once, as it was.
       expect((await eventsOf(stage, parent.id)).filter((kind) => kind === 'woken')).toHaveLength(1)
-      expect(stage.callsOf(message, 1)).toHaveLength(1)
+      expect(stage.callsOf(message, 1).length).toBeLessThanOrEqual(left.jobs.has(parent.id) ? 2 : 1)
       expect(JSON.stringify(stage.callsOf(message, 1)[0]?.body)).toContain(String.raw`\"state\":\"completed\"`)
     }
     expect(againAfterMs).toBeLessThan(RUNS_AGAIN_WITHIN_MS)

@@ -79,6 +79,22 @@ test('STUCK-7: the job of a worker whose session is gone goes back to the queue,
   await expect.poll(() => stage.runtime.database.worker.count({ where: { id } })).toBe(0)
 })
 
+test('STUCK-7: of a lost worker’s jobs none waits for another one whose tree is locked', async () => {
+  const { id } = await worker()
+  const [locked, ...others] = [await claimed(id), await claimed(id), await claimed(id), await claimed(id)]
+  const held = Promise.withResolvers<void>()
+  const lock = transact(stage.runtime, async (tx) => {
+    await lockTree(tx, locked?.rootJobId ?? '')
+    await held.promise
+  })
+  reconcile()
+  for (const other of others) await jobUntil(other.id, (job) => job.state === 'pending')
+  expect(await readJob(stage, locked?.id ?? '')).toMatchObject({ state: 'running' })
+  held.resolve()
+  await lock
+  await jobUntil(locked?.id ?? '', (job) => job.state === 'pending')
+})
+
 test('STUCK-7: a claim of a worker that has no row goes back, too', async () => {
   const held = await claimed('never-registered')
   reconcile()

@@ -105,13 +105,13 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
         { workerId: worker.id, jobs: jobs.length, overdue: worker.overdue },
         'worker lost; its jobs go to others',
       )
-      for (const job of jobs)
-        await repairOne(runtime, job.id, () => handBack(runtime, job, { lostWorkerId: worker.id }, 'worker-lost'))
+      await repairAll(runtime, jobs, (job) => handBack(runtime, job, { lostWorkerId: worker.id }, 'worker-lost'))
       await deleteWorker(database, worker.id)
       metrics.countFindings('lost_worker', 1)
     }
-    for (const job of await jobsOfUnknownWorkers(database))
-      await repairOne(runtime, job.id, () => handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost'))
+    await repairAll(runtime, await jobsOfUnknownWorkers(database), (job) =>
+      handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost'),
+    )
   }
 }
 
@@ -186,14 +186,28 @@ async function repairEach(
   const jobs = await runtime.database.$queryRaw<{ id: string; rootJobId: string }[]>(
     sql`select "id", "rootJobId" from "offshoot"."AgentJob" where ${condition} limit ${BATCH}`,
   )
-  for (const job of jobs) {
-    await repairOne(runtime, job.id, () =>
-      transact(runtime, async (tx) => {
-        await lockTree(tx, job.rootJobId)
-        await repair(tx, job)
-      }),
-    )
+  await repairAll(runtime, jobs, (job) =>
+    transact(runtime, async (tx) => {
+      await lockTree(tx, job.rootJobId)
+      await repair(tx, job)
+    }),
+  )
+}
+
+/**
+ * Repairs jobs, some at a time: the last of a lost worker's hundred jobs shall not wait for a hundred transactions, and
+ * what else the process does keeps half of the connections.
+ */
+async function repairAll<Job extends { id: string }>(
+  runtime: Runtime,
+  jobs: readonly Job[],
+  repair: (job: Job) => Promise<unknown>,
+): Promise<void> {
+  const left = jobs.values()
+  const repairSome = async () => {
+    for (const job of left) await repairOne(runtime, job.id, () => repair(job))
   }
+  await Promise.all(Array.from({ length: Math.ceil(runtime.config.DATABASE_POOL_SIZE / 2) }, repairSome))
 }
 
 /** A job that cannot be repaired keeps no other from it. */
