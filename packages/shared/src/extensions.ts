@@ -72,7 +72,15 @@ export async function loadExtensions(config: Config): Promise<Extensions> {
   )
 }
 
-const OWN_TOOLS = new Set(['spawnAgent', 'checkAgent', 'abortAgent', 'listAgents', 'messageAgent', READ_RESULT])
+/** Offshoot's own tools: no other may have these names. */
+export const OWN_TOOLS: ReadonlySet<string> = new Set([
+  'spawnAgent',
+  'checkAgent',
+  'abortAgent',
+  'listAgents',
+  'messageAgent',
+  READ_RESULT,
+])
 
 /** The same from values, for a host that passes them to `createOffshoot`. */
 export function createExtensions(config: Config, input: ExtensionsInput): Extensions {

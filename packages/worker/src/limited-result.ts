@@ -5,18 +5,16 @@ import type { Tool } from 'ai'
 import {
   isTruncatedResult,
   MAX_RESULT_LENGTH,
-  READ_RESULT,
   type TextOutput,
   textOfTruncated,
   truncateResult,
   truncateText,
 } from '@offshoot/shared/contracts/truncated-result'
 import { storedText } from '@offshoot/shared/db/stored-value'
+import { OWN_TOOLS } from '@offshoot/shared/extensions'
 import { newId } from '@offshoot/shared/ids'
 import { findAiTool } from '@offshoot/shared/tools/registry'
 
-/** Our own tools see to the length of what they give: its whole is in a job's row already. */
-const OWN_TOOLS = new Set(['spawnAgent', 'checkAgent', 'abortAgent', 'listAgents', 'messageAgent', READ_RESULT])
 /** JSON of a value that its tool turns into images or other files for the model: head and tail of those are of no use. */
 const MAX_MEDIA_LENGTH = 10_000_000
 
@@ -35,7 +33,7 @@ interface ToolCall {
   input: unknown
 }
 
-/** How long a tool's results may be. */
+/** How long a tool's results may be. Our own tools see to that themselves: the whole of what they give is in a row already. */
 export function maxResultLengthOf(toolName: string): number {
   if (OWN_TOOLS.has(toolName)) return Infinity
   return findAiTool(toolName)?.maxResultLength ?? MAX_RESULT_LENGTH

@@ -82,7 +82,7 @@ function resolveTools(runtime: Runtime, job: ClaimedJob): ToolSet {
     if (name === 'spawnAgent') tools.push([name, spawnAgentToolForWorker()])
     else if (name === 'checkAgent') tools.push([name, checkAgentTool(runtime, whoCalls, { canReadOn: true })])
     else if (name === 'abortAgent') tools.push([name, abortAgentTool(runtime, whoCalls, { canReadOn: true })])
-    else {
+    else if (name !== READ_RESULT) {
       const found = findAiTool(name)
       if (found === undefined) missing.push(name)
       else tools.push([name, found.tool])

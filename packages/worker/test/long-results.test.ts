@@ -80,7 +80,8 @@ beforeAll(async () => {
   raw = await startRawModel()
   stage = await openWorkerStage(raw.baseUrl, { extensions: { tools } })
   await stage.putBot('bot', { toolNames: ['spawnAgent', 'checkAgent', 'abortAgent', ...tools.map(({ id }) => id)] })
-  await stage.putBot('mute', { toolNames: [] })
+  // A bot may name readResult; it is offered no sooner for that.
+  await stage.putBot('mute', { toolNames: ['readResult'] })
 })
 
 afterAll(async () => {
@@ -131,6 +132,26 @@ async function runLong(message: string, name: string, input: unknown = {}) {
   return { job, call, read: readOf(message) }
 }
 
+/** Runs a job whose model calls one tool; answers what viewers are shown of the call while the job runs. */
+async function runWatched(message: string, name: string) {
+  const { promise: looked, resolve: goOn } = Promise.withResolvers<void>()
+  raw.answer(message, callsTool(name, {}), async (reply) => {
+    await looked
+    reply.text('done')
+    reply.finish()
+  })
+  const { id } = await spawnRoot(stage, 'bot', message)
+  const outputs = await waitUntil(async () => {
+    const chunks = (await stage.runtime.liveStreams.read(id, 0)).flatMap((batch) => batch.chunks)
+    const shown = chunks.filter((chunk) => chunk.type === 'tool-output-available')
+    return shown.at(-1)?.preliminary !== true && shown.length > 0 && shown.map(({ output }) => output)
+  })
+  goOn()
+  await endOf(stage, id)
+  const [call] = await stage.runtime.database.agentToolCall.findMany({ where: { jobId: id } })
+  return { jobId: id, outputs, stored: decodeStored(call?.output) }
+}
+
 /** The whole, as the model has put it together from the head and the pages. */
 function putTogether([first, ...pages]: Read[]): string {
   const head = first?.output.split('\n\n[')[0] ?? ''
@@ -154,13 +175,13 @@ describe('COST-11: a tool result over the limit', () => {
   })
 
   test('is the same in the journal, the live stream and the message, and whole in one blob', async () => {
-    const { job, call } = await runLong('look everywhere', 'lines')
-    const stored = decodeStored(call?.output)
-    const frames = (await stage.runtime.liveStreams.read(job.id, 0)).flatMap(({ chunks }) => chunks)
-    expect(frames.find((chunk) => chunk.type === 'tool-output-available')).toMatchObject({ output: stored })
-    expect((await answerOf(stage, job.id)).find((part) => part.type === 'tool-lines')).toMatchObject({ output: stored })
-    const blobs = await stage.runtime.database.blob.findMany({ where: { jobId: job.id } })
-    expect(blobs.map(({ id, bytes }) => [id, Buffer.from(bytes).toString()])).toEqual([[Object(stored).ref, LINES]])
+    const { jobId, outputs, stored } = await runWatched('look everywhere', 'lines')
+    expect(outputs).toEqual([stored])
+    expect((await answerOf(stage, jobId)).find((part) => part.type === 'tool-lines')).toMatchObject({ output: stored })
+    const blobs = await stage.runtime.database.blob.findMany({ where: { jobId } })
+    expect(blobs.map(({ id, bytes }) => [id, Buffer.from(bytes).toString() === LINES])).toEqual([
+      [Object(stored).ref, true],
+    ])
   })
 
   test('that is no text is counted, shown and kept as JSON', async () => {
@@ -177,12 +198,20 @@ describe('COST-11: a tool result over the limit', () => {
   })
 
   test('of a tool that streams is shown in part all the way', async () => {
-    const { job, read } = await runLong('let it grow', 'grow')
-    expect(putTogether(read) === `${LINES}end`).toBe(true)
-    const frames = (await stage.runtime.liveStreams.read(job.id, 0)).flatMap(({ chunks }) => chunks)
-    const outputs = frames.filter((chunk) => chunk.type === 'tool-output-available' && chunk.toolCallId === 'call_grow')
-    expect(outputs.length).toBeGreaterThan(3)
+    const { jobId, outputs, stored } = await runWatched('let it grow', 'grow')
+    expect(outputs).toHaveLength(5)
+    expect(outputs[0]).toBe('begun')
     for (const output of outputs) expect(JSON.stringify(output).length).toBeLessThan(1.2 * MAX_RESULT_LENGTH)
+    // The last value comes twice: once more with the ref that it is kept under, and as the result.
+    expect(outputs.map((output) => Object(output).ref)).toEqual([
+      undefined,
+      undefined,
+      undefined,
+      Object(stored).ref,
+      Object(stored).ref,
+    ])
+    const blob = await stage.runtime.database.blob.findFirstOrThrow({ where: { jobId } })
+    expect(Buffer.from(blob.bytes).toString() === `${LINES}end`).toBe(true)
   })
 
   test('an error is cut like a result, and can be read on', async () => {
@@ -292,7 +321,7 @@ describe('readResult', () => {
   })
 })
 
-describe('COST-11: a sub-agent’s result over the limit', () => {
+describe('COST-11 SEC-5: a sub-agent’s result over the limit', () => {
   test('of a sync spawn is short in the parent’s journal, stream and request; the whole stays in the child’s row', async () => {
     raw.answer('delegate', callsTool('spawnAgent', spawnOf('bot', 'write long')), readsOn('delegate'))
     raw.answer('write long', says(LINES))
