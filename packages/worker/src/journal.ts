@@ -82,6 +82,7 @@ export function createJournal(options: JournalOptions): Journal {
     persist,
     stopSwitch,
     metrics,
+    logger,
     currentStep: () => current,
     onStreaming: (toolCallId: string) => void streaming.add(toolCallId),
   }

@@ -12,8 +12,9 @@ import type { Metrics } from '@offshoot/shared/metrics'
 import { findAiTool } from '@offshoot/shared/tools/registry'
 import type { CurrentStep } from './journal.ts'
 import { type KeptResult, limitedModelOutput, limitError, limitPreliminary, limitResult } from './limited-result.ts'
-import { untilAborted } from './pause.ts'
+import { untilAborted, whenLate } from './pause.ts'
 import type { Persist } from './persist.ts'
+import type { Logger } from '@offshoot/shared/logger'
 import type { StopSwitch } from './run-stop.ts'
 import { isAsyncIterable } from './tool-call-context.ts'
 
@@ -23,6 +24,7 @@ export interface ToolJournal {
   persist: Persist
   stopSwitch: StopSwitch
   metrics: Metrics
+  logger: Logger
   currentStep(): CurrentStep
   /** Called when a call turns out to stream values, which viewers should see. */
   onStreaming(toolCallId: string): void
@@ -64,16 +66,22 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
     const startedAt = performance.now()
     const count = (outcome: 'ok' | 'error') =>
       metrics.countToolCall(name, stopSwitch.signal.aborted ? 'cut' : outcome, (performance.now() - startedAt) / 1_000)
+    const noteLate = () =>
+      journal.logger.info({ jobId: claim.jobId, ...key }, 'the result of a tool came after its end; it is dropped')
     try {
       const result: unknown = inner?.(input, call)
       if (isAsyncIterable(result)) {
         streams = true
         journal.onStreaming(call.toolCallId)
-        for await (const value of valuesUntilAborted(result, signal)) {
+        for await (const value of valuesUntilAborted(result, signal, noteLate)) {
           last = value
           yield limitPreliminary(name, value)
         }
-      } else last = await untilAborted(Promise.resolve(result), signal)
+      } else {
+        const work = Promise.resolve(result)
+        whenLate(work, signal, noteLate)
+        last = await untilAborted(work, signal)
+      }
       kept = await untilAborted(limitResult(name, tool, { toolCallId: call.toolCallId, input }, last), signal)
       count('ok')
     } catch (error) {
@@ -115,11 +123,17 @@ async function decideCutCall({ database, claim, persist, stopSwitch }: ToolJourn
   throw error
 }
 
-async function* valuesUntilAborted(values: AsyncIterable<unknown>, signal: AbortSignal): AsyncGenerator {
+async function* valuesUntilAborted(
+  values: AsyncIterable<unknown>,
+  signal: AbortSignal,
+  noteLate: () => void,
+): AsyncGenerator {
   const iterator = values[Symbol.asyncIterator]()
   try {
     for (;;) {
-      const next = await untilAborted(iterator.next(), signal)
+      const work = iterator.next()
+      whenLate(work, signal, ({ done }) => done !== true && noteLate())
+      const next = await untilAborted(work, signal)
       if (next.done === true) return
       yield next.value
     }

@@ -13,6 +13,16 @@ export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted()
 }
 
+/** Calls `late` when `work` comes to something although the signal was aborted before. */
+export function whenLate<T>(work: PromiseLike<T>, signal: AbortSignal, late: (value: T) => void): void {
+  work.then(
+    (value) => {
+      if (signal.aborted) late(value)
+    },
+    () => undefined,
+  )
+}
+
 /** What `work` comes to; rejects with the signal's reason as soon as that is aborted, whatever `work` does then. */
 export async function untilAborted<T>(work: PromiseLike<T>, signal: AbortSignal): Promise<T> {
   const aborted = Promise.withResolvers<never>()

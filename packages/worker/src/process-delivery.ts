@@ -18,6 +18,7 @@ import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-f
 import type { DeliveryOutcome } from '@offshoot/shared/metrics'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { createCutCalls } from './cut-calls.ts'
+import { keepLateResult } from './late-result.ts'
 import type { LiveWriters } from './live-writer.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
@@ -136,7 +137,7 @@ async function run(attempt: Attempt): Promise<RunOutcome> {
     return await runAgent(attempt)
   } catch (error) {
     const stopped = attempt.stopSwitch.reason()
-    if (stopped?.kind === 'claim-lost') return { kind: 'lost', because: stopped.because }
+    if (stopped?.kind === 'claim-lost') return { kind: 'lost', because: stopped.because, result: null }
     if (isTransientDatabaseError(error)) {
       attempt.runtime.logger.warn(
         { jobId: attempt.job.id, error },
@@ -209,15 +210,19 @@ async function writeOutcome(
       return waitOrHandBack(runtime, attempt.job, released(attempt), wait)
     }
     case 'handed-back':
-      await handBack(runtime, attempt.job, released(attempt), 'handed-back')
-      return HANDED_BACK
-    case 'lost': {
+      return giveBack(attempt, null)
+    case 'lost':
       runtime.logger.warn({ jobId: attempt.job.id, because: outcome.because }, 'an attempt lost its claim')
       // A claim that is still ours after all (Postgres was away, the process shuts down) must not be left behind.
-      const handedBack = await handBack(runtime, attempt.job, released(attempt), 'handed-back')
-      return handedBack ? HANDED_BACK : LOST
-    }
+      return giveBack(attempt, outcome.result)
   }
+}
+
+/** Hands the job back, if it is still ours. */
+async function giveBack(attempt: Attempt, result: string | null): Promise<DeliveryResult> {
+  if (await handBack(attempt.runtime, attempt.job, released(attempt), 'handed-back')) return HANDED_BACK
+  await keepLateResult(attempt, { outcome: 'cut', result })
+  return LOST
 }
 
 async function waitOrHandBack(
@@ -255,7 +260,10 @@ async function writeEnd(
     keepWhileInboxUnread: kind === 'completed',
   })
   if (row === 'unread-inbox') return row
-  if (row === null) return LATE
+  if (row === null) {
+    await keepLateResult(attempt, { outcome: kind, reason: ending.reason, result: ending.result })
+    return LATE
+  }
   return kind === 'completed'
     ? { outcome: 'completed', words: `completed, ${row.steps} steps` }
     : { outcome: 'failed', words: `failed: ${ending.reason}` }
@@ -276,7 +284,9 @@ async function writeAbort(attempt: Attempt, { ending, parts }: EndedOutcome): Pr
     message: { parts },
     ...(by === undefined ? {} : { actorId: by }),
   })
-  return row === null ? LATE : { outcome: 'aborted', words: `aborted by ${by ?? 'Offshoot'}` }
+  if (row !== null) return { outcome: 'aborted', words: `aborted by ${by ?? 'Offshoot'}` }
+  await keepLateResult(attempt, { outcome: 'aborted', reason, result: ending.result })
+  return LATE
 }
 
 function withdrawnGrant(job: ClaimedJob): RunOutcome {

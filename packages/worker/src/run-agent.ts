@@ -52,8 +52,8 @@ export type RunOutcome =
   /** The step is tried again later; the job shall wait without holding anything. */
   | { kind: 'retry-later'; afterMs: number; reason: Reason }
   | { kind: 'handed-back' }
-  /** The job is somebody else's now; nothing may be written. */
-  | { kind: 'lost'; because: string }
+  /** The job is somebody else's now; nothing may be written. `result`: what was said and not stored. */
+  | { kind: 'lost'; because: string; result: string | null }
 
 export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   const { runtime, job, claim, stopSwitch, live } = attempt
@@ -218,7 +218,7 @@ function stoppedOutcome({ job }: Attempt, state: RunState, stop: RunStop): RunOu
   const partial = partialResult(state)
   switch (stop.kind) {
     case 'claim-lost':
-      return { kind: 'lost', because: stop.because }
+      return { kind: 'lost', because: stop.because, result: state.cutText() || null }
     case 'drain':
       return { kind: 'handed-back' }
     case 'deadline':

@@ -20,6 +20,7 @@ export type EventKind =
   | 'refused'
   | 'retried'
   | 'repeated-calls'
+  | 'late-result'
 
 export interface NewEvent {
   jobId: string
@@ -31,13 +32,18 @@ export interface NewEvent {
   data?: Record<string, unknown>
 }
 
-/** Adds a line, unless the job's history has one of this kind already. */
-export async function insertEventOnce(db: Queryable, { jobId, kind, data }: NewEvent): Promise<void> {
+/** Adds a line, unless the job's history has one of this kind already whose data hold `same`. */
+export async function insertEventOnce(
+  db: Queryable,
+  { jobId, kind, data }: NewEvent,
+  same: Record<string, unknown> = {},
+): Promise<void> {
   await db.$executeRaw(sql`
     insert into "offshoot"."AgentEvent" ("jobId", "kind", "data")
     select "id", ${kind}, ${encodeStoredJson(data ?? {})}::jsonb from "offshoot"."AgentJob" job
     where "id" = ${jobId} and not exists (
-      select 1 from "offshoot"."AgentEvent" known where known."jobId" = job."id" and known."kind" = ${kind})`)
+      select 1 from "offshoot"."AgentEvent" known
+      where known."jobId" = job."id" and known."kind" = ${kind} and known."data" @> ${encodeStoredJson(same)}::jsonb)`)
 }
 
 export async function insertEvents(db: Queryable, events: readonly NewEvent[]): Promise<void> {
