@@ -84,6 +84,9 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
     firstChunkMs: 1_000,
     logger: Object.assign(Object.create(runtime.logger), { info: (...line: unknown[]) => void log.push(line) }),
     beforeStore: async () => undefined,
+    onStored: () => undefined,
+    modelId: 'openai:gpt-5',
+    metrics: stage.runtime.metrics,
   })
   journal.begin({ index: 0, inbox: [] })
   const wrapped = journal.wrapTools(tools)
