@@ -1,7 +1,7 @@
 // What a viewer of a job sees, whenever it comes: the live stream from its cursor, and from the stored messages what is
 // missing of it. It begins with a `start` chunk and ends with the job's end.
 import type { Runtime } from '@offshoot/shared/runtime'
-import { agentMessageParts } from '@offshoot/shared/agent-message'
+import { agentMessageParts, cutMessageParts } from '@offshoot/shared/agent-message'
 import { loadSteps, loadToolCalls } from '@offshoot/shared/db/journal'
 import { decodeStored } from '@offshoot/shared/db/stored-value'
 import { followAgent } from '@offshoot/shared/operations/follow-agent'
@@ -68,7 +68,7 @@ async function partsBefore(
     if (message !== null) return decodeStored(message.parts) as UIMessage['parts']
   }
   const [steps, toolCalls] = await Promise.all([loadSteps(database, jobId), loadToolCalls(database, jobId)])
-  return agentMessageParts(ends ? steps : steps.slice(0, step), toolCalls)
+  return ends ? cutMessageParts(steps, toolCalls) : agentMessageParts(steps.slice(0, step), toolCalls)
 }
 
 /** A cursor that this stream cannot have given (it expired, it is from the future) counts as none: everything comes again. */

@@ -1,6 +1,6 @@
 import type { ModelMessage } from 'ai'
 import { expect, test } from 'vitest'
-import { agentMessageParts, lastStepText, openCalls, stepText } from './agent-message.ts'
+import { agentMessageParts, cutMessageParts, lastStepText, openCalls, stepText } from './agent-message.ts'
 import type { StoredStep, StoredToolCall } from './db/journal.ts'
 
 const step = (index: number, responseMessages: ModelMessage[] | null): StoredStep => ({
@@ -106,6 +106,62 @@ test('STATE-12: a call without any result is closed with an error', () => {
     state: 'output-error',
     errorText: 'The call has no result.',
   })
+})
+
+const cutStep: StoredStep = {
+  ...step(1, null),
+  modelOutput: [
+    { type: 'text-start', id: 't' },
+    { type: 'text-delta', id: 't', delta: 'Let me ' },
+    { type: 'text-delta', id: 't', delta: 'look.' },
+    { type: 'text-end', id: 't' },
+    {
+      type: 'tool-call',
+      toolCallId: 'a',
+      toolName: 'search',
+      input: '{"q":1}',
+      providerMetadata: { openai: { id: 'x' } },
+    },
+    { type: 'tool-call', toolCallId: 'b', toolName: 'search', input: 'no JSON' },
+    { type: 'tool-call', toolCallId: 'c', toolName: 'search', input: '{}' },
+    { type: 'tool-call', toolCallId: 'd', toolName: 'web', input: '{}', providerExecuted: true },
+  ],
+}
+
+test('STATE-12 LOSS-3: a step that was cut shows what it said, and one result for each of its calls', () => {
+  const calls = [
+    stored('a', { output: undefined }, 1),
+    stored('b', { error: new Error('no') }, 1),
+    stored('c', undefined, 1),
+  ]
+  // The same id in an earlier step is another call.
+  const earlier = stored('c', { output: 'of step 0' })
+  expect(cutMessageParts([step(0, [said('first')]), cutStep], [earlier, ...calls], 'seen and not stored')).toEqual([
+    { type: 'step-start' },
+    { type: 'text', text: 'first', state: 'done' },
+    { type: 'step-start' },
+    { type: 'text', text: 'Let me look.', state: 'done' },
+    { type: 'tool-search', toolCallId: 'a', input: { q: 1 }, state: 'output-available', output: null },
+    { type: 'tool-search', toolCallId: 'b', input: 'no JSON', state: 'output-error', errorText: 'Error: no' },
+    {
+      type: 'tool-search',
+      toolCallId: 'c',
+      input: {},
+      state: 'output-error',
+      errorText: expect.stringMatching(/^The call was cut off .* may have taken effect\.$/),
+    },
+  ])
+})
+
+test('LOSS-3: without a stored step that was cut, the text that was seen of one comes last', () => {
+  const steps = [step(0, [said('whole')])]
+  expect(cutMessageParts(steps, [], 'and the be')).toEqual(agentMessageParts(steps, [], 'and the be'))
+  expect(cutMessageParts([], [], '')).toEqual([])
+})
+
+test('LOSS-3: the partial result is the text of the step that was cut, if it said something', () => {
+  expect(lastStepText([step(0, [said('first')]), cutStep])).toBe('Let me look.')
+  expect(lastStepText([step(0, [said('first')]), { ...cutStep, modelOutput: [] }])).toBe('first')
 })
 
 test('a stored error of a tool shows as the error that the model was told', () => {

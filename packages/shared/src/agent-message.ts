@@ -28,6 +28,62 @@ export function agentMessageParts(
   return parts
 }
 
+/**
+ * The parts of a message that was cut: the whole steps, and the last one as far as it came. Each of its calls has a
+ * result: its own, or that nobody knows the outcome. `cutText` is what a step had said whose output is not stored.
+ */
+export function cutMessageParts(
+  steps: readonly StoredStep[],
+  toolCalls: readonly StoredToolCall[],
+  cutText = '',
+): Part[] {
+  const cut = steps.at(-1)
+  if (cut === undefined || cut.responseMessages !== null) return agentMessageParts(steps, toolCalls, cutText)
+  const whole = agentMessageParts(steps, toolCalls)
+  const text = outputText(cut)
+  const said: Part[] = text === '' ? [] : [{ type: 'text', text, state: 'done' }]
+  const called = cut.modelOutput.flatMap((part) =>
+    part.type === 'tool-call' && part.providerExecuted !== true
+      ? [cutCallPart(part, findCall(toolCalls, cut.index, part.toolCallId))]
+      : [],
+  )
+  return [...whole, { type: 'step-start' }, ...said, ...called]
+}
+
+function outputText({ modelOutput }: Pick<StoredStep, 'modelOutput'>): string {
+  return modelOutput.map((part) => (part.type === 'text-delta' ? part.delta : '')).join('')
+}
+
+/** A model's input of a call need not be JSON. */
+function parsed(input: string): unknown {
+  try {
+    return JSON.parse(input)
+  } catch {
+    return input
+  }
+}
+
+/** Without the provider's metadata: an item of its is refused when the reasoning before it is not there, too. */
+function cutCallPart(
+  { toolCallId, toolName, input }: { toolCallId: string; toolName: string; input: string },
+  stored: StoredToolCall | undefined,
+): Part {
+  const base = { type: `tool-${toolName}` as const, toolCallId, input: parsed(input) }
+  if (stored?.outcome === undefined) return { ...base, state: 'output-error', errorText: CUT_CALL }
+  if ('error' in stored.outcome) return { ...base, state: 'output-error', errorText: String(stored.outcome.error) }
+  return { ...base, state: 'output-available', output: stored.outcome.output ?? null }
+}
+
+const CUT_CALL = 'The call was cut off by the end of the job, and its outcome is unknown: it may have taken effect.'
+
+function findCall(
+  toolCalls: readonly StoredToolCall[],
+  stepIndex: number,
+  toolCallId: string,
+): StoredToolCall | undefined {
+  return toolCalls.find((call) => call.stepIndex === stepIndex && call.toolCallId === toolCallId)
+}
+
 /** The text of one step, which is the job's result when it is the last one. */
 export function stepText(step: { responseMessages: readonly ModelMessage[] | null }): string {
   const texts: string[] = []
@@ -39,10 +95,10 @@ export function stepText(step: { responseMessages: readonly ModelMessage[] | nul
   return texts.join('')
 }
 
-/** The text of the last whole step, or null when there is none. */
+/** The text of a last step that was cut, else that of the last whole one; null when there is none. */
 export function lastStepText(steps: readonly StoredStep[]): string | null {
-  const last = steps.findLast((step) => step.responseMessages !== null)
-  const text = last === undefined ? '' : stepText(last)
+  const last = steps.findLast((step) => step.responseMessages !== null || outputText(step) !== '')
+  const text = last === undefined ? '' : last.responseMessages === null ? outputText(last) : stepText(last)
   return text === '' ? null : text
 }
 

@@ -146,7 +146,7 @@ async function run(attempt: Attempt): Promise<RunOutcome> {
       return { kind: 'handed-back' }
     }
     attempt.runtime.logger.error({ jobId: attempt.job.id, error }, 'the run ended with an unexpected error')
-    return { kind: 'failed', ending: internalEnding(attempt.job, error), parts: [] }
+    return { kind: 'failed', ending: internalEnding(attempt.job, error), message: { cutText: '' } }
   }
 }
 
@@ -250,13 +250,13 @@ const LATE: DeliveryResult = { ...LOST, outcome: 'late' }
 
 async function writeEnd(
   attempt: Attempt,
-  { kind, ending, parts }: EndedOutcome,
+  { kind, ending, message }: EndedOutcome,
 ): Promise<DeliveryResult | 'unread-inbox'> {
   const { runtime, job } = attempt
   const row = await finishAgent(runtime, job, {
     guard: released(attempt),
     ending,
-    ...(parts.length === 0 ? {} : { message: { parts } }),
+    message,
     keepWhileInboxUnread: kind === 'completed',
   })
   if (row === 'unread-inbox') return row
@@ -270,7 +270,7 @@ async function writeEnd(
 }
 
 /** Who wanted the end, and why, stands in the row. */
-async function writeAbort(attempt: Attempt, { ending, parts }: EndedOutcome): Promise<DeliveryResult> {
+async function writeAbort(attempt: Attempt, { ending, message }: EndedOutcome): Promise<DeliveryResult> {
   const { runtime, job } = attempt
   const wish = await runtime.database.agentJob.findUnique({
     where: { id: job.id },
@@ -281,7 +281,7 @@ async function writeAbort(attempt: Attempt, { ending, parts }: EndedOutcome): Pr
   const row = await finishAgent(runtime, job, {
     guard: released(attempt),
     ending: { ...ending, reason, error: wish?.abortText ?? REASONS[reason].sentence },
-    message: { parts },
+    message,
     ...(by === undefined ? {} : { actorId: by }),
   })
   if (row !== null) return { outcome: 'aborted', words: `aborted by ${by ?? 'Offshoot'}` }
@@ -294,7 +294,7 @@ function withdrawnGrant(job: ClaimedJob): RunOutcome {
   return {
     kind: 'failed',
     ending: { state: 'failed', reason: 'not_authorized', result: null, error, partial: job.steps > 0 },
-    parts: [],
+    message: { cutText: '' },
   }
 }
 

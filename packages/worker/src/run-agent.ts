@@ -1,12 +1,13 @@
 // One attempt of a job, from its claim to an outcome. Read top-down: load what is stored, then again and again ask the
 // state what comes next: answer open calls, call the model for some steps, or end. Expected outcomes are values.
-import { convertToModelMessages, type ModelMessage, type UIMessage } from 'ai'
+import { convertToModelMessages, type ModelMessage } from 'ai'
 import { agentMessageParts, lastStepText, stepText } from '@offshoot/shared/agent-message'
 import type { TerminalState } from '@offshoot/shared/contracts/job-state'
 import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
 import type { Claim, ClaimedJob, Ending } from '@offshoot/shared/db/agent-jobs'
 import { loadHistory } from '@offshoot/shared/db/convos'
 import { loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
+import type { FinalMessage } from '@offshoot/shared/operations/finish-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
@@ -43,7 +44,7 @@ const MAX_STEP_RETRIES = 10
 export interface EndedOutcome {
   kind: TerminalState
   ending: Ending
-  parts: UIMessage['parts']
+  message: FinalMessage
 }
 
 export type RunOutcome =
@@ -209,7 +210,10 @@ function ended(state: RunState, ending: Ending): RunOutcome {
   return {
     kind: ending.state,
     ending,
-    parts: agentMessageParts(state.steps, state.toolCalls, ending.state === 'completed' ? '' : state.cutText()),
+    message:
+      ending.state === 'completed'
+        ? { parts: agentMessageParts(state.steps, state.toolCalls) }
+        : { cutText: state.cutText() },
   }
 }
 

@@ -1,7 +1,7 @@
 // The end of a job, on every path. One transaction under the tree's lock writes the terminal state, the final message,
 // the parent's wake and inbox item, the end of those that end with it, and the outbox entries that tell others.
 import type { UIMessage } from 'ai'
-import { agentMessageParts, lastStepText } from '../agent-message.ts'
+import { cutMessageParts, lastStepText } from '../agent-message.ts'
 import { jobUsage } from '../agent-views.ts'
 import { headOf } from '../contracts/text.ts'
 import { truncateText } from '../contracts/truncated-result.ts'
@@ -24,9 +24,8 @@ import { lockConvo, lockTree, transact, type TransactRuntime, type Tx } from './
 import { messageIdOfSteer } from './steer-key.ts'
 import { wakeParentOf } from './wake-agent.ts'
 
-export interface FinalMessage {
-  parts: UIMessage['parts']
-}
+/** What the job leaves in its convo: these parts, or what is stored of it, with the text of a step that is not. */
+export type FinalMessage = { parts: UIMessage['parts'] } | { cutText: string }
 
 /**
  * Ends a job as one transaction of its own. With `keepWhileInboxUnread` a job whose inbox has unread items, and which has
@@ -176,15 +175,12 @@ export async function unheldEnding(
 }
 
 async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | undefined): Promise<void> {
-  let parts = message?.parts
-  if (parts === undefined && job.steps > 0) {
-    parts = agentMessageParts(await loadSteps(tx.db, job.id), await loadToolCalls(tx.db, job.id))
-  }
+  const parts = await partsOf(tx, job, message ?? { cutText: '' })
   const steers = await tx.db.inboxItem.findMany({ where: { jobId: job.id, kind: 'steer' }, orderBy: { seq: 'asc' } })
-  if (steers.length === 0 && (parts === undefined || parts.length === 0)) return
+  if (steers.length === 0 && parts.length === 0) return
   await lockConvo(tx, job.convoId)
   for (const steer of steers) await keepSteer(tx, job, steer)
-  if (parts === undefined || parts.length === 0) return
+  if (parts.length === 0) return
   const answer = { parts: encodeStored(parts), usage: encodeStored(jobUsage(job)) }
   // A retried job has answered before: its new answer takes the old one's place.
   const { count } = await tx.db.aiMessage.updateMany({ where: { id: job.id }, data: answer })
@@ -198,6 +194,13 @@ async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | 
     jobId: job.id,
     usage: jobUsage(job),
   })
+}
+
+async function partsOf(tx: Tx, job: AgentJob, message: FinalMessage): Promise<UIMessage['parts']> {
+  if ('parts' in message) return message.parts
+  const stored = job.steps > 0
+  const steps = stored ? await loadSteps(tx.db, job.id) : []
+  return cutMessageParts(steps, stored ? await loadToolCalls(tx.db, job.id) : [], message.cutText)
 }
 
 /** What was said to a running job belongs to the convo's history, before the answer. */
