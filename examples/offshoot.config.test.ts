@@ -49,3 +49,29 @@ test('a bot uses the tool and the provider of the config module', async () => {
     pieces: 41,
   })
 })
+
+const orderCall = (id: string) => ({ name: 'placeOrder', arguments: { article: 'Kling' }, id })
+
+test('an order is placed with the key of its call', async () => {
+  await example.stage.putBot('buyer', { toolNames: ['placeOrder'], integration: 'gateway', modelName: 'house-model' })
+  gateway.answer('Order two Kling, one by one.', [{ calls: [orderCall('call_0'), orderCall('call_1')] }, 'Ordered.'])
+
+  const outcome = await offshoot.spawn(
+    {
+      userId: 'alice',
+      parentConvoId: 'chat-1',
+      parentConvoOwnerId: 'alice',
+      parentConvoSpaceId: null,
+      spawnDepth: 0,
+    },
+    { bot: { botGroup: 'forge', botHandle: 'buyer' }, message: 'Order two Kling, one by one.' },
+  )
+
+  expect(outcome).toMatchObject({ state: 'completed', result: 'Ordered.' })
+  const [, second] = gateway.requests('Order two Kling, one by one.')
+  const results = second?.messages.filter((message) => message.role === 'tool').map((each) => JSON.parse(textOf(each)))
+  expect(results).toEqual([
+    { article: 'Kling', number: 1 },
+    { article: 'Kling', number: 2 },
+  ])
+})

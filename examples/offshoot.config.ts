@@ -1,6 +1,7 @@
 // A config module: what a product adds to Offshoot. Every worker and API process loads it: OFFSHOOT_CONFIG=<this file>
 import { createOpenAI } from '@ai-sdk/openai'
 import { defineConfig } from '@offshoot/shared/extensions'
+import { getToolCall } from '@offshoot/shared/tool-call'
 import { tool } from 'ai'
 import { z } from 'zod'
 
@@ -8,6 +9,14 @@ const stock = new Map([
   ['kling', 41],
   ['trill', 0],
 ])
+
+const orders = new Map<string, { article: string; number: number }>()
+
+function placeOrder(article: string, key: string) {
+  const order = orders.get(key) ?? { article, number: orders.size + 1 }
+  orders.set(key, order)
+  return order
+}
 
 export default defineConfig({
   tools: [
@@ -21,6 +30,18 @@ export default defineConfig({
         description: 'Says how many pieces of an article there are.',
         inputSchema: z.object({ article: z.string() }),
         execute: ({ article }) => ({ article, pieces: stock.get(article.toLowerCase()) ?? null }),
+      }),
+    },
+    {
+      id: 'placeOrder',
+      group: 'shop',
+      userSelect: true,
+      // The shop takes an order once a key, and a call has the same key each time it runs.
+      onCrash: 'retry',
+      tool: tool({
+        description: 'Orders an article.',
+        inputSchema: z.object({ article: z.string() }),
+        execute: ({ article }) => placeOrder(article, getToolCall().idempotencyKey),
       }),
     },
   ],
