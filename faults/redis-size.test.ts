@@ -1,27 +1,20 @@
 // How much of Redis long results take: next to nothing, once their jobs have ended.
-import { jsonSchema, tool } from 'ai'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import path from 'node:path'
 import { isTerminal } from '@offshoot/shared/contracts/job-state'
-import type { AiTool } from '@offshoot/shared/tools/registry'
 import { spawnRoot } from '@offshoot/testing/agents'
+import { type Fleet, startFleet } from '@offshoot/testing/fleet'
 import { type OwnRedis, startOwnRedis } from '@offshoot/testing/own-redis'
 import { type RawModel, type RawScript, startRawModel } from '@offshoot/testing/raw-model'
 import { redisCommand } from '@offshoot/testing/redis-command'
+import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { waitUntil } from '@offshoot/testing/wait-until'
-import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
+import { afterAll, beforeAll, expect, test } from 'vitest'
 
 const MB = 1_000_000
-const RESULT = 'x'.repeat(2 * MB)
+const ANSWER = 'x'.repeat(2 * MB)
 /** The chunks in which the model says one. */
 const PIECES = 16
 const CALLS_A_JOB = 10
-
-const bulky: AiTool = {
-  id: 'bulky',
-  group: 'test',
-  userSelect: true,
-  tool: tool({ inputSchema: jsonSchema<object>({ type: 'object' }), execute: () => RESULT }),
-}
 
 /** Ten results of a tool; then, with their heads and tails in its context, a short answer. */
 const callsTenTimes: RawScript = (reply, { body }) => {
@@ -33,7 +26,7 @@ const callsTenTimes: RawScript = (reply, { body }) => {
 
 const saysMuch: RawScript = async (reply) => {
   for (let at = 0; at < PIECES; at += 1) {
-    reply.text(RESULT.slice(0, RESULT.length / PIECES))
+    reply.text(ANSWER.slice(0, ANSWER.length / PIECES))
     await new Promise((resolve) => setTimeout(resolve, 10))
   }
   reply.finish()
@@ -41,24 +34,29 @@ const saysMuch: RawScript = async (reply) => {
 
 let redis: OwnRedis
 let raw: RawModel
-let stage: WorkerStage
+let stage: TestStage
+let fleet: Fleet
 beforeAll(async () => {
   redis = await startOwnRedis()
   raw = await startRawModel()
-  stage = await openWorkerStage(raw.baseUrl, {
+  stage = await openTestStage({
     environment: {
       REDIS_URL: redis.url,
+      OPENAI_BASE_URL: raw.baseUrl,
+      OFFSHOOT_CONFIG: path.join(import.meta.dirname, 'bulky.offshoot.ts'),
       MAX_ACTIVE_JOBS_PER_USER: '1000',
       WORKER_CONCURRENCY: '8',
+      // So much text keeps a worker busy for seconds; it is not lost for that.
       WORKER_LOCK_MS: '30000',
     },
-    extensions: { tools: [bulky] },
   })
   await stage.putBot('bot', { toolNames: ['bulky'] })
   raw.answer('give', callsTenTimes)
   raw.answer('say', saysMuch)
+  fleet = await startFleet(stage, 2)
 })
 afterAll(async () => {
+  await fleet.stop()
   await stage.close()
   await redis.stop()
   await raw.stop()
@@ -87,6 +85,7 @@ test(
     )
     expect(ended.every(({ state }) => state === 'completed')).toBe(true)
     expect(await database.blob.count()).toBe(100)
+    await waitUntil(async () => (await database.outbox.count({ where: { doneAt: null } })) === 0)
     expect((await usedMemory()) - before).toBeLessThan(20 * MB)
   },
 )
