@@ -281,6 +281,8 @@ describe('SIGSTOP for longer than the lock, then SIGCONT', () => {
     worker.kill('SIGSTOP')
     const ended = await endOf(stage, id, 20_000)
     expect(ended).toMatchObject({ state: 'completed', result: 'I am the survivor', attempt: 2, steps: 2 })
+    // The end frame follows the row.
+    await waitUntil(async () => (await stage.runtime.liveStreams.readTail(id)).at(-1)?.end === true)
     const live = await stage.runtime.liveStreams.read(id, 0)
 
     worker.kill('SIGCONT')

@@ -1,6 +1,7 @@
 // What an attempt has to tell when its job is not its own any more.
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { makePending } from '@offshoot/shared/db/agent-jobs'
+import { loadSteps } from '@offshoot/shared/db/journal'
 import { finishInTransaction } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
 import { lockTree, transact } from '@offshoot/shared/operations/transact'
@@ -44,7 +45,7 @@ test('STATE-14: what a worker brings after the reaper has ended its job is kept 
   await transact(stage.runtime, async (tx) => {
     await lockTree(tx, job.rootJobId)
     finish.resolve()
-    await waitUntil(async () => (await readJob(stage, job.id)).steps === 1)
+    await waitUntil(async () => (await loadSteps(stage.runtime.database, job.id))[0]?.responseMessages)
     await makePending(tx.db, job.id, { lostWorkerId: workerId ?? '' })
     await finishInTransaction(tx, job.id, {
       guard: 'unclaimed',
