@@ -43,6 +43,8 @@ export interface RawModel {
   baseUrl: string
   /** The n-th call with that last user message is answered by the n-th script; later ones by the last one. */
   answer(message: string, ...scripts: RawScript[]): void
+  /** What answers the calls with any other last user message. */
+  answerOthers(script: RawScript): void
   /** The calls with that last user message, or all. */
   requests(message?: string): RawRequest[]
   stop(): Promise<void>
@@ -50,6 +52,7 @@ export interface RawModel {
 
 export async function startRawModel(): Promise<RawModel> {
   const scripts = new Map<string, RawScript[]>()
+  let others: RawScript | undefined
   const log: { message: string; request: RawRequest }[] = []
   const requests = (message?: string) =>
     log.filter((entry) => message === undefined || entry.message === message).map(({ request }) => request)
@@ -63,7 +66,7 @@ export async function startRawModel(): Promise<RawModel> {
       if (!response.writableEnded && !request.reset) request.closedByPeerAt = performance.now()
     })
     const list = scripts.get(message) ?? []
-    const script = list[Math.min(requests(message).length, list.length) - 1]
+    const script = list[Math.min(requests(message).length, list.length) - 1] ?? others
     const reply = createReply(response, request)
     if (script === undefined) reply.status(404, { message: `nothing is scripted for "${message}"` })
     else await script(reply, request)
@@ -78,6 +81,7 @@ export async function startRawModel(): Promise<RawModel> {
   return {
     baseUrl: `http://127.0.0.1:${port}/v1`,
     answer: (message, ...list) => void scripts.set(message, list),
+    answerOthers: (script) => void (others = script),
     requests,
     async stop() {
       server.closeAllConnections()
