@@ -57,6 +57,8 @@ function makersOf(registry: Registry) {
     histogram: <L extends string>(name: string, help: string, labelNames: readonly L[] = []) =>
       new Histogram({ name, help, labelNames, buckets: BUCKETS, registers }),
     gauge: (name: string, help: string, read: () => number) => {
+      // Who watches anew takes the place of who watched before.
+      registry.removeSingleMetric(name)
       const gauge: Gauge = new Gauge({ name, help, registers, collect: () => gauge.set(read()) })
     },
   }
