@@ -35,7 +35,8 @@ async function recordOf(jobId: string) {
     job: await readJob(stage, jobId),
     steps: await database.agentStep.findMany({ where: { jobId }, orderBy: { index: 'asc' } }),
     toolCalls: await database.agentToolCall.findMany({ where: { jobId }, orderBy: { stepIndex: 'asc' } }),
-    events: await database.agentEvent.findMany(inOrder),
+    // What the zombie had when it came back is kept as late (STATE-14), and changes nothing.
+    events: await database.agentEvent.findMany({ ...inOrder, where: { jobId, kind: { not: 'late-result' } } }),
     messages: await database.aiMessage.findMany(inOrder),
     outbox: (await database.outbox.findMany(inOrder)).map(({ key: name, payload }) => ({ name, payload })),
     live: await liveStreams.read(jobId, 0),
