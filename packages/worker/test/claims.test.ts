@@ -78,6 +78,7 @@ test('COST-4: a run whose job was taken away stops calling the model, also when 
   expect(ran).toBe(countBefore)
   expect(raw.requests('take me away')).toHaveLength(3)
   // What the first attempt had said is late: kept, and nothing else.
+  await waitUntil(async () => (await eventsOf(stage, id)).includes('late-result'))
   expect((await eventsOf(stage, id)).sort()).toEqual(['ended', 'late-result', 'spawned', 'worker-lost'])
 })
 
