@@ -8,6 +8,7 @@ import { UnrecoverableError, Worker } from 'bullmq'
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import type { AgentJob } from '../src/db/agent-jobs.ts'
 import { storeAbortWish, storeWaitingJob } from '../src/db/agent-jobs.ts'
+import { sql } from '../src/db/database.ts'
 import { takeLease } from '../src/db/leases.ts'
 import { heartbeat, holdPresenceLock, insertWorker } from '../src/db/workers.ts'
 import { newId } from '../src/ids.ts'
@@ -77,6 +78,23 @@ test('STUCK-7: the job of a worker whose session is gone goes back to the queue,
   expect(await eventsOf(stage, held.id)).toEqual(['spawned', 'worker-lost'])
   expect(await waitUntil(() => delivery(back))).toMatchObject({ priority: 1 })
   await expect.poll(() => stage.runtime.database.worker.count({ where: { id } })).toBe(0)
+})
+
+test('STUCK-7: the jobs of a lost worker go back in one transaction, but for those that have to end', async () => {
+  const { database } = stage.runtime
+  const { id } = await worker()
+  const jobs = await Promise.all(Array.from({ length: 30 }, () => claimed(id)))
+  const [unwanted = '', deadly = '', ...others] = jobs.map((job) => job.id)
+  await storeAbortWish(database, [unwanted], { by: 'alice', reason: 'aborted_by_user', text: null })
+  await database.agentJob.update({ where: { id: deadly }, data: { crashes: 4 } })
+  reconcile()
+  for (const other of others)
+    expect(await jobUntil(other, (job) => job.state === 'pending')).toMatchObject({ deliverySeq: 2, crashes: 1 })
+  expect(await jobUntil(unwanted, (job) => job.state === 'aborted')).toMatchObject({ reason: 'aborted_by_user' })
+  expect(await jobUntil(deadly, (job) => job.state === 'failed')).toMatchObject({ reason: 'worker_crash', crashes: 5 })
+  const transactions = await database.$queryRaw<unknown[]>(sql`
+    select distinct xmin::text from "offshoot"."AgentEvent" where "kind" = 'worker-lost' and "jobId" = any(${others}::text[])`)
+  expect(transactions).toHaveLength(1)
 })
 
 test('STUCK-7: of a lost worker’s jobs none waits for another one whose tree is locked', async () => {

@@ -89,13 +89,31 @@ export async function makePending(
         : sql`"workerId" = ${from.lostWorkerId} and "claimToken" is not null`
   const crashed = from !== 'wait' && 'lostWorkerId' in from ? 1 : 0
   const rows = await db.$queryRaw<AgentJob[]>(sql`
-    update "offshoot"."AgentJob" set
-      "state" = 'pending', "claimToken" = null, "workerId" = null, "waitingOn" = null, "waitUntil" = null,
-      "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp(), "crashes" = "crashes" + ${crashed}
+    update "offshoot"."AgentJob" set ${PENDING_AGAIN}, "crashes" = "crashes" + ${crashed}
       ${countCut(from)}
     where "id" = ${jobId} and "state" = 'running' and ${guard}
     returning *`)
   return rows[0] ?? null
+}
+
+const PENDING_AGAIN = sql`
+  "state" = 'pending', "claimToken" = null, "workerId" = null, "waitingOn" = null, "waitUntil" = null,
+  "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()`
+
+/**
+ * Makes all jobs of a lost worker in these trees pending again that nobody wants to end, and that fewer than
+ * `maxCrashes` workers were lost with by then. Answers their rows.
+ */
+export async function makeLostPending(
+  db: Queryable,
+  lost: { workerId: string; rootJobIds: readonly string[]; maxCrashes: number },
+): Promise<AgentJob[]> {
+  return db.$queryRaw<AgentJob[]>(sql`
+    update "offshoot"."AgentJob" set ${PENDING_AGAIN}, "crashes" = "crashes" + 1
+    where "workerId" = ${lost.workerId} and "claimToken" is not null and "state" = 'running'
+      and "rootJobId" = any(${[...lost.rootJobIds]}::text[])
+      and "abortRequestedAt" is null and "crashes" + 1 < ${lost.maxCrashes}
+    returning *`)
 }
 
 /**

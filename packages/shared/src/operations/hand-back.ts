@@ -1,10 +1,10 @@
 // A running job goes back to the queue with its journal: handed back by its worker, or taken from a lost one.
 import { REASONS } from '../contracts/reason.ts'
-import { type AgentJob, makePending, type ReleasedClaim } from '../db/agent-jobs.ts'
+import { type AgentJob, makeLostPending, makePending, type ReleasedClaim } from '../db/agent-jobs.ts'
 import type { EventKind } from '../db/events.ts'
 import { tellDelivery } from './deliver.ts'
 import { type AbortWish, endUnheld, wishOf } from './finish-agent.ts'
-import { lockTree, transact, type TransactRuntime } from './transact.ts'
+import { lockFreeTrees, lockTree, transact, type TransactRuntime } from './transact.ts'
 
 /**
  * Makes the job pending and tells of its next delivery. A job with an abort wish ends instead of going round again.
@@ -30,6 +30,24 @@ export async function handBack(
     if (wish === undefined) tellDelivery(tx, pending, 'wake')
     else await endUnheld(tx, [pending], wish)
     return true
+  })
+}
+
+/**
+ * Makes the jobs of a lost worker pending together, so that the last of a hundred need not wait for a hundred
+ * transactions. Left for `handBack` are those whose tree somebody holds right now, and those that have to end.
+ */
+export async function handBackTogether(
+  runtime: TransactRuntime,
+  jobs: readonly Pick<AgentJob, 'rootJobId'>[],
+  workerId: string,
+): Promise<void> {
+  await transact(runtime, async (tx) => {
+    const rootJobIds = await lockFreeTrees(tx, [...new Set(jobs.map((job) => job.rootJobId))])
+    for (const job of await makeLostPending(tx.db, { workerId, rootJobIds, maxCrashes: MAX_CRASHES })) {
+      tx.record({ jobId: job.id, kind: 'worker-lost', data: { attempt: job.attempt, workerId } })
+      tellDelivery(tx, job, 'wake')
+    }
   })
 }
 

@@ -14,7 +14,7 @@ import type { Runtime } from '../runtime.ts'
 import { createWaker } from '../waker.ts'
 import { tellDelivery } from './deliver.ts'
 import { finishInTransaction, unheldEnding } from './finish-agent.ts'
-import { handBack } from './hand-back.ts'
+import { handBack, handBackTogether } from './hand-back.ts'
 import { removeOldTrees, removeToldEntries } from './remove-old.ts'
 import { lockTree, transact, type Tx } from './transact.ts'
 import { wakeAgent } from './wake-agent.ts'
@@ -105,7 +105,7 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
         { workerId: worker.id, jobs: jobs.length, overdue: worker.overdue },
         'worker lost; its jobs go to others',
       )
-      await repairAll(runtime, jobs, (job) => handBack(runtime, job, { lostWorkerId: worker.id }, 'worker-lost'))
+      await giveBack(runtime, jobs, worker.id)
       await deleteWorker(database, worker.id)
       metrics.countFindings('lost_worker', 1)
     }
@@ -115,7 +115,22 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
   }
 }
 
-async function jobsOf(database: Database, workerId: string): Promise<Pick<AgentJob, 'id' | 'rootJobId'>[]> {
+/** All together, then each that is left by itself. */
+async function giveBack(runtime: Runtime, jobs: readonly HeldJobRef[], workerId: string): Promise<void> {
+  try {
+    await handBackTogether(runtime, jobs, workerId)
+  } catch (error) {
+    if (isTransientDatabaseError(error)) throw error
+    runtime.logger.error({ workerId, error }, 'the jobs of a lost worker could not be given back together')
+  }
+  await repairAll(runtime, await jobsOf(runtime.database, workerId), (job) =>
+    handBack(runtime, job, { lostWorkerId: workerId }, 'worker-lost'),
+  )
+}
+
+type HeldJobRef = Pick<AgentJob, 'id' | 'rootJobId'>
+
+async function jobsOf(database: Database, workerId: string): Promise<HeldJobRef[]> {
   return database.agentJob.findMany({
     where: { workerId, state: 'running', claimToken: { not: null } },
     select: { id: true, rootJobId: true },

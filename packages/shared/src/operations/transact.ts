@@ -1,6 +1,6 @@
 // A transaction that collects what must follow from it: outbox entries and history go into the same commit, and what
 // they tell leaves the process right after it. Nobody opens a transaction in another way, so that the lock order of
-// docs/decisions/0004 (tree, job rows, convo, user) can be followed from here: `lockTree`, `lockConvo`, `lockUser`.
+// docs/decisions/0004 (tree, job rows, convo, user) can be followed from here: `lockTree`, `lockFreeTrees`, `lockConvo`, `lockUser`.
 import { type Queryable, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
 import { insertEvents, type NewEvent } from '../db/events.ts'
@@ -59,6 +59,14 @@ async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promi
 /** Locks a tree: the first lock of whoever changes or decides from more than one job. Look only in later statements. */
 export async function lockTree(tx: Tx, rootJobId: string): Promise<void> {
   await tx.db.$executeRaw(sql`select 1 from "offshoot"."AgentTree" where "rootJobId" = ${rootJobId} for update`)
+}
+
+/** Locks those of the trees that nobody holds now, and answers which. It never waits, so several are no danger. */
+export async function lockFreeTrees(tx: Tx, rootJobIds: readonly string[]): Promise<string[]> {
+  const rows = await tx.db.$queryRaw<{ rootJobId: string }[]>(sql`
+    select "rootJobId" from "offshoot"."AgentTree" where "rootJobId" = any(${[...rootJobIds]}::text[])
+    for update skip locked`)
+  return rows.map(({ rootJobId }) => rootJobId)
 }
 
 export async function lockConvo(tx: Tx, convoId: string): Promise<void> {
