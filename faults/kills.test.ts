@@ -1,10 +1,12 @@
-// Fifty agents of four steps on two workers; one worker is killed while they stand at their second step, five times over.
+// Workers are killed: five times over one of two, while fifty agents of four steps stand at their second one; and both in the
+// moment between taking a delivery and claiming its job.
 import type { AgentJob } from '@offshoot/shared/db/agent-jobs'
-import { childrenOf, endOf, eventsOf, spawnOf } from '@offshoot/testing/agents'
+import { childrenOf, endOf, eventsOf, readJob, spawnOf } from '@offshoot/testing/agents'
 import { type FaultStage, openFaultStage } from '@offshoot/testing/fault-stage'
 import type { TestProcess } from '@offshoot/testing/processes'
-import { callsTool, type RawScript, stepOf } from '@offshoot/testing/raw-model'
+import { callsTool, type RawScript, says, stepOf } from '@offshoot/testing/raw-model'
 import { waitUntil } from '@offshoot/testing/wait-until'
+import { Client } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 
 const AGENTS = 50
@@ -179,3 +181,33 @@ test.for([1, 2, 3, 4, 5])(
     expect(againAfterMs).toBeLessThan(RUNS_AGAIN_WITHIN_MS)
   },
 )
+
+test('STUCK-7: SIGKILL between taking a delivery and claiming its job: the job is delivered again', async () => {
+  await stage.fleet.replenish()
+  const { deliveries } = stage.runtime
+  const queue = deliveries.lane('default')
+  await queue.pause()
+  const [job] = await stage.spawnAgents(['taken and not claimed'], says('Here I am.'))
+  const { id } = job ?? { id: '' }
+  const session = new Client({ connectionString: stage.environment['DATABASE_URL'] })
+  await session.connect()
+  try {
+    await session.query('begin')
+    await session.query('select 1 from "offshoot"."AgentJob" where "id" = $1 for update', [id])
+    await queue.resume()
+    // The claim waits for the row.
+    const waiting = `from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+    await waitUntil(async () => (await session.query(`select 1 ${waiting}`)).rows.length === 1)
+    for (const worker of stage.fleet.processes()) worker.kill('SIGKILL')
+    await waitUntil(() => stage.fleet.processes().length === 0)
+    // Postgres would still make it, for a client that is gone.
+    await session.query(`select pg_terminate_backend(pid) ${waiting}`)
+  } finally {
+    await session.end()
+  }
+  expect(await readJob(stage, id)).toMatchObject({ state: 'pending', attempt: 0 })
+  expect(await (await queue.getJob(`${id}-1`))?.getState()).toBe('active')
+  await stage.fleet.replenish()
+  expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'Here I am.', attempt: 1 })
+  expect(await eventsOf(stage, id)).toEqual(['spawned', 'redelivered', 'ended'])
+})

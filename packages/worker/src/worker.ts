@@ -48,6 +48,7 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
       await lock.close()
       row = await insertWorker(database, { id: newId(), host: hostname(), pid: process.pid, lanes })
       lock = await presence(row)
+      for (const worker of bullWorkers) worker.opts.name = row.id
     },
   })
   const dependencies: DeliveryDependencies = {
@@ -67,6 +68,8 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
   function openLane(lane: string): BullWorker {
     const worker = new BullWorker(queueName(lane), createProcessor(dependencies), {
       connection,
+      // Stands in each delivery that it takes, so that the reconciler sees which were taken by a lost worker.
+      name: row.id,
       prefix: config.QUEUE_PREFIX,
       concurrency: config.WORKER_CONCURRENCY,
       lockDuration: DELIVERY_LOCK_MS,

@@ -238,7 +238,10 @@ async function repairOne({ logger }: Runtime, jobId: string, repair: () => Promi
 /** Since when it is known of a pending job's delivery that it was there. */
 const KNOWN_AT = sql`greatest("deliveredAt", "askedAt")`
 
-/** Asks Redis about the deliveries of pending jobs; absent and finished ones are made anew, with the next number. */
+/**
+ * Asks Redis about the deliveries of pending jobs; absent and finished ones are made anew, with the next number, and so
+ * are those that a worker had taken and not claimed when it was lost: BullMQ would find them only after a minute.
+ */
 async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
   const { database, deliveries, signals, logger } = runtime
   if (!signals.pulse.isOk()) return
@@ -246,9 +249,13 @@ async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
     select * from "offshoot"."AgentJob"
     where "state" = 'pending' and "runner" = 'queue' and ${KNOWN_AT} < clock_timestamp() - make_interval(secs => ${DELIVERY_GRACE_MS / 1000})
     order by ${KNOWN_AT} limit ${BATCH}`)
+  if (pending.length === 0) return
+  const workers = new Set((await database.worker.findMany({ select: { id: true } })).map(({ id }) => id))
   let underway: boolean[]
   try {
-    underway = await Promise.all(pending.map((job) => deliveries.isUnderway(job.lane, job.id, job.deliverySeq)))
+    underway = await Promise.all(
+      pending.map((job) => deliveries.isUnderway(job.lane, job.id, job.deliverySeq, workers)),
+    )
   } catch (error) {
     logger.warn({ error }, 'Redis did not say which deliveries it has')
     return

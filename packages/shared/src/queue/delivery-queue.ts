@@ -37,8 +37,11 @@ export interface DeliveryQueues {
   add(delivery: Delivery): Promise<void>
   /** Removes a delivery that no worker has taken; one that is active stays. */
   remove(lane: string, agentJobId: string, deliverySeq: number): Promise<void>
-  /** True when the delivery is waiting or being worked on; absent and finished ones are not. @throws Error when Redis does not answer within 1 s */
-  isUnderway(lane: string, agentJobId: string, deliverySeq: number): Promise<boolean>
+  /**
+   * True when the delivery is waiting or was taken by a worker, one of `workers` if they are given; absent and finished
+   * ones are not. @throws Error when Redis does not answer within 1 s
+   */
+  isUnderway(lane: string, agentJobId: string, deliverySeq: number, workers?: ReadonlySet<string>): Promise<boolean>
   counts(lane: string): Promise<DeliveryCounts>
   isPaused(lane: string): Promise<boolean>
   /**
@@ -81,10 +84,13 @@ export function openDeliveryQueues(config: Config, logger: Logger): DeliveryQueu
       // BullMQ answers 0 for a delivery that is active (locked) or gone: both are fine here.
       await lane(laneName).remove(deliveryId(agentJobId, deliverySeq))
     },
-    async isUnderway(laneName, agentJobId, deliverySeq) {
-      const asked = lane(laneName).getJobState(deliveryId(agentJobId, deliverySeq))
-      const state = await withLimit(asked, ANSWER_LIMIT_MS)
-      return state !== 'unknown' && state !== 'completed' && state !== 'failed'
+    async isUnderway(laneName, agentJobId, deliverySeq, workers) {
+      const id = deliveryId(agentJobId, deliverySeq)
+      const state = await withLimit(lane(laneName).getJobState(id), ANSWER_LIMIT_MS)
+      if (state !== 'active' || workers === undefined)
+        return state !== 'unknown' && state !== 'completed' && state !== 'failed'
+      const delivery = await withLimit(lane(laneName).getJob(id), ANSWER_LIMIT_MS)
+      return delivery?.processedBy === undefined || workers.has(delivery.processedBy)
     },
     async counts(laneName) {
       const queue = lane(laneName)
