@@ -45,7 +45,12 @@ export async function handBackTogether(
   await transact(runtime, async (tx) => {
     const rootJobIds = await lockFreeTrees(tx, [...new Set(jobs.map((job) => job.rootJobId))])
     for (const job of await makeLostPending(tx.db, { workerId, rootJobIds, maxCrashes: MAX_CRASHES })) {
-      tx.record({ jobId: job.id, kind: 'worker-lost', data: { attempt: job.attempt, workerId } })
+      tx.record({
+        jobId: job.id,
+        kind: 'worker-lost',
+        finding: 'job_of_lost_worker',
+        data: { attempt: job.attempt, workerId },
+      })
       tellDelivery(tx, job, 'wake')
     }
   })
