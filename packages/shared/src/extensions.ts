@@ -8,6 +8,7 @@ import { type InngestFunction, isInngestFunction } from 'inngest'
 import { z } from 'zod'
 import { type Config, ConfigError } from './config.ts'
 import type { Bot, BotRef } from './contracts/bot.ts'
+import { type ModelPrice, modelPriceSchema } from './contracts/price.ts'
 import { READ_RESULT } from './contracts/truncated-result.ts'
 import { storable } from './db/stored-value.ts'
 import { type AiTool, registerAiTool } from './tools/registry.ts'
@@ -19,6 +20,8 @@ export interface ExtensionsInput {
   tools?: AiTool[]
   /** Model providers by the name that stands before the colon in `modelOverride`. */
   providers?: Record<string, ProviderFactory>
+  /** What models cost, by "integration:modelName"; a model that is not here has an unknown cost. */
+  prices?: Record<string, ModelPrice>
   /** Answers before the Bot table, so that a host keeps its own bots; undefined: look in the table. */
   resolveBot?: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined> | Bot | undefined
   /** Functions that Inngest calls at the API's /api/inngest, made with `inngest.createFunction`. */
@@ -27,6 +30,7 @@ export interface ExtensionsInput {
 
 export interface Extensions {
   providers: ReadonlyMap<string, ProviderFactory>
+  prices: ReadonlyMap<string, ModelPrice>
   resolveBot: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined>
   inngestFunctions: readonly InngestFunction.Any[]
 }
@@ -55,6 +59,7 @@ const extensionsSchema = z.strictObject({
       { error: ({ code }) => (code === 'invalid_key' ? 'a name may not be empty or contain a colon' : undefined) },
     )
     .optional(),
+  prices: z.record(z.string().regex(/^[^:]+:.+$/, 'must be "integration:modelName"'), modelPriceSchema).optional(),
   resolveBot: z.custom((value) => typeof value === 'function', 'must be a function').optional(),
   inngestFunctions: z
     .array(z.custom((value) => isInngestFunction(value), 'must be made with inngest.createFunction'))
@@ -95,6 +100,7 @@ export function createExtensions(config: Config, input: ExtensionsInput): Extens
   })
   return {
     providers: new Map<string, ProviderFactory>([['openai', () => openai], ...Object.entries(input.providers ?? {})]),
+    prices: new Map(Object.entries(input.prices ?? {})),
     resolveBot: async (ref, caller) => storable(await input.resolveBot?.(ref, caller)),
     inngestFunctions: input.inngestFunctions ?? [],
   }
@@ -121,7 +127,7 @@ async function importConfigModule(file: string): Promise<ExtensionsInput> {
   const parsed = extensionsSchema.safeParse(exported)
   if (!parsed.success) {
     throw new ConfigError(
-      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, resolveBot, inngestFunctions }).\n${z.prettifyError(parsed.error)}`,
+      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, prices, resolveBot, inngestFunctions }).\n${z.prettifyError(parsed.error)}`,
     )
   }
   // The schema checked the shape; the functions inside are the product's own.

@@ -65,7 +65,6 @@ interface Case {
 
 const CASES: Case[] = [
   ...[
-    { input: { budget: { maxTotalTokens: 5_000 } }, words: 'budget is not available yet. Leave it out.' },
     { input: { layers: ['notes'] }, words: 'layers is not available yet.' },
     { input: { steers: 'forward' as const }, words: 'steers: "forward" is not available yet.' },
     { input: { wakeIdleParent: true }, words: 'wakeIdleParent is not available yet.' },

@@ -7,6 +7,7 @@ import type {
   LanguageModelV4StreamPart,
   LanguageModelV4StreamResult,
 } from '@ai-sdk/provider'
+import { costMicroUsd, type ModelPrice } from '@offshoot/shared/contracts/price'
 import type { CutTokens } from '@offshoot/shared/contracts/usage'
 import { toUsage } from './recorded-output.ts'
 
@@ -14,10 +15,12 @@ import { toUsage } from './recorded-output.ts'
 const CHARACTERS_A_TOKEN = 4
 
 type DoStream = (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>
+type Tokens = Pick<CutTokens, 'inputTokens' | 'outputTokens'>
 type Request = Pick<LanguageModelV4CallOptions, 'prompt' | 'tools'>
 
 interface OpenCall {
   request: Request
+  price: ModelPrice | undefined
   /** Characters of text, reasoning and tool input that have come. */
   received: number
   /** What the provider has said after all. */
@@ -33,7 +36,7 @@ export interface CallMeter {
 }
 
 export interface CutCalls {
-  meter(request: Request): CallMeter
+  meter(request: Request, price?: ModelPrice): CallMeter
   /** What the cut calls have cost so far; undefined when there was none. */
   tokens(): CutTokens | undefined
 }
@@ -41,11 +44,11 @@ export interface CutCalls {
 export function createCutCalls(): CutCalls {
   const open = new Set<OpenCall>()
   return {
-    meter(request) {
-      let call: OpenCall = { request, received: 0 }
+    meter(request, price) {
+      let call: OpenCall = { request, price, received: 0 }
       return {
         counting: (doStream) => async (signal) => {
-          const sent: OpenCall = { request, received: 0 }
+          const sent: OpenCall = { request, price, received: 0 }
           call = sent
           open.add(sent)
           try {
@@ -60,7 +63,8 @@ export function createCutCalls(): CutCalls {
             call.received += part.delta.length
           if (part.type === 'finish') {
             const { inputTokens, outputTokens } = toUsage(part.usage)
-            if (inputTokens !== null && outputTokens !== null) call.said = { inputTokens, outputTokens }
+            if (inputTokens !== null && outputTokens !== null)
+              call.said = withCost({ inputTokens, outputTokens }, price)
           }
         },
         stored: () => void open.delete(call),
@@ -68,16 +72,28 @@ export function createCutCalls(): CutCalls {
     },
     tokens() {
       if (open.size === 0) return undefined
-      const all = [...open].map(({ request, received, said }) => said ?? estimate(request, received))
+      const all = [...open].map(
+        ({ request, price, received, said }) => said ?? withCost(estimate(request, received), price),
+      )
       return {
         inputTokens: all.reduce((sum, each) => sum + each.inputTokens, 0),
         outputTokens: all.reduce((sum, each) => sum + each.outputTokens, 0),
+        costMicroUsd: all.reduce<number | null>((sum, each) => addCost(sum, each.costMicroUsd ?? null), 0),
       }
     },
   }
 }
 
-function estimate({ prompt, tools }: Request, received: number): CutTokens {
+function withCost(tokens: Tokens, price: ModelPrice | undefined): CutTokens {
+  return { ...tokens, costMicroUsd: costMicroUsd(price, tokens) }
+}
+
+/** A sum with an unknown summand is unknown. */
+function addCost(sum: number | null, cost: number | null): number | null {
+  return sum === null || cost === null ? null : sum + cost
+}
+
+function estimate({ prompt, tools }: Request, received: number): Tokens {
   return { inputTokens: toTokens(charactersIn(prompt) + charactersIn(tools)), outputTokens: toTokens(received) }
 }
 

@@ -5,8 +5,9 @@
 // 2. A tool call's start is stored before it runs, its last value before the SDK sees its end (journaled-tool.ts).
 // 3. A last step that is stored and not whole is played back: the model is not called.
 // 4. Every write carries the claim, and is repeated until Postgres takes it or the run is stopped (persist.ts).
-import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import type { LanguageModelV4CallOptions, LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import type { LanguageModelMiddleware, Tool, ToolSet } from 'ai'
+import { costMicroUsd, type ModelPrice } from '@offshoot/shared/contracts/price'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { Database } from '@offshoot/shared/db/database'
 import { type EventKind, insertEventOnce } from '@offshoot/shared/db/events'
@@ -42,6 +43,9 @@ export interface JournalOptions {
   modelId: string
   metrics: Metrics
   logger: Logger
+  price?: ModelPrice
+  /** Called before each model call; what it throws fails the step. */
+  beforeCall: (params: LanguageModelV4CallOptions) => Promise<void>
   /** Called before a step's output is stored, so that viewers have seen it when it counts as said. */
   beforeStore: () => Promise<void>
   /** Called after it is stored. */
@@ -102,8 +106,9 @@ export function createJournal(options: JournalOptions): Journal {
       async wrapStream({ model, params }) {
         const step = current
         if (step.playback !== undefined) return { stream: streamOf(step.playback.step.modelOutput) }
+        await options.beforeCall(params)
         const startedAt = performance.now()
-        const meter = options.cutCalls.meter(params)
+        const meter = options.cutCalls.meter(params, options.price)
         const doStream = meter.counting((abortSignal) => model.doStream({ ...params, abortSignal }))
         const result = await callModelWithRetries(doStream, {
           signal: params.abortSignal ?? stopSwitch.signal,
@@ -139,7 +144,7 @@ export function createJournal(options: JournalOptions): Journal {
 
 /** Lets parts through and stores the whole output before its `finish`. */
 function recordOutput(
-  { database, claim, generation, beforeStore, onStored }: JournalOptions,
+  { database, claim, generation, price, beforeStore, onStored }: JournalOptions,
   call: { step: CurrentStep; startedAt: number; meter: CallMeter; modelMetrics: ModelMetrics; persist: Persist },
 ): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
   const { step, startedAt, meter, modelMetrics, persist } = call
@@ -152,11 +157,13 @@ function recordOutput(
       meter.received(part)
       if (part.type === 'finish' && !recorder.hasError() && STORED_FINISHES.has(part.finishReason.unified)) {
         await beforeStore()
+        const usage = toUsage(part.usage)
         const output = {
           index: step.index,
           generation,
           parts: recorder.parts(),
-          usage: toUsage(part.usage),
+          usage,
+          costMicroUsd: costMicroUsd(price, usage, part.usage.inputTokens.cacheRead),
           finishReason: part.finishReason.unified,
           elapsedMs: performance.now() - startedAt,
           inboxSeqs: step.inbox.map((item) => item.seq),

@@ -206,7 +206,7 @@ async function writeOutcome(
         words: `waiting on ${outcome.liveChildren} ${outcome.liveChildren === 1 ? 'child' : 'children'}`,
       }
     case 'retry-later': {
-      const wait = { forMs: outcome.afterMs, because: outcome.reason, counted: true }
+      const wait = { forMs: outcome.afterMs, because: outcome.reason, counted: outcome.counted }
       return waitOrHandBack(runtime, attempt.job, released(attempt), wait)
     }
     case 'handed-back':

@@ -5,6 +5,7 @@ import { toBot } from '@offshoot/shared/db/bots'
 import { decodeStored } from '@offshoot/shared/db/stored-value'
 import type { ClaimedJob } from '@offshoot/shared/db/agent-jobs'
 import type { Bot } from '@offshoot/shared/contracts/bot'
+import type { ModelPrice } from '@offshoot/shared/contracts/price'
 import { type Overrides, overridesSchema } from '@offshoot/shared/contracts/spawn'
 import { READ_RESULT } from '@offshoot/shared/contracts/truncated-result'
 import { splitModel } from '@offshoot/shared/operations/prepare-spawn'
@@ -19,6 +20,8 @@ export interface ResolvedAgent {
   model: LanguageModel
   /** `integration:modelName` */
   modelId: string
+  /** Absent: what the model costs is not known. */
+  price?: ModelPrice
   instructions: string
   tools: ToolSet
   settings: { temperature?: number; reasoning?: 'minimal' | 'low' | 'medium' | 'high' }
@@ -41,8 +44,10 @@ export function resolveAgent(runtime: Runtime, job: ClaimedJob): ResolvedAgent {
       `Unknown model provider: ${integration}. Known: ${[...runtime.extensions.providers.keys()].join(', ')}.`,
     )
   }
+  const price = runtime.extensions.prices.get(`${integration}:${modelName}`)
   return {
     bot,
+    ...(price === undefined ? {} : { price }),
     model: provider({ userId: job.ownerId, jobId: job.id }).languageModel(modelName),
     modelId: `${integration}:${modelName}`,
     instructions: computeInstructions(bot, overrides, job.depth),

@@ -11,6 +11,7 @@ import type { FinalMessage } from '@offshoot/shared/operations/finish-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
+import { BudgetBusyError, BudgetSpentError, reserveForCall } from './call-budget.ts'
 import type { CutCalls } from './cut-calls.ts'
 import { createJournal } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
@@ -51,7 +52,12 @@ export type RunOutcome =
   | EndedOutcome
   | { kind: 'waiting'; liveChildren: number }
   /** The step is tried again later; the job shall wait without holding anything. */
-  | { kind: 'retry-later'; afterMs: number; reason: Reason }
+  | {
+      kind: 'retry-later'
+      afterMs: number
+      reason: Reason
+      /** The step has failed, and may only so often. */ counted: boolean
+    }
   | { kind: 'handed-back' }
   /** The job is somebody else's now; nothing may be written. `result`: what was said and not stored. */
   | { kind: 'lost'; because: string; result: string | null }
@@ -82,6 +88,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     firstChunkMs: runtime.config.MODEL_FIRST_CHUNK_MS,
     modelId: agent.modelId,
     metrics: runtime.metrics,
+    ...(agent.price === undefined ? {} : { price: agent.price }),
+    beforeCall: (params) => reserveForCall(attempt, agent.price, params),
     logger: runtime.logger,
     beforeStore: () => live.flush(),
     onStored: () => attempt.onStepStored(),
@@ -251,9 +259,13 @@ function stoppedOutcome({ job }: Attempt, state: RunState, stop: RunStop): RunOu
 }
 
 function failedOutcome({ runtime, job, msLeft }: Attempt, state: RunState, error: unknown): RunOutcome {
+  if (error instanceof BudgetBusyError)
+    return { kind: 'retry-later', afterMs: error.afterMs, reason: 'budget', counted: false }
+  if (error instanceof BudgetSpentError)
+    return ended(state, { state: 'failed', reason: 'budget', ...partialResult(state), error: error.message })
   const failure = classifyModelError(error)
   if (error instanceof TryLaterError && error.afterMs < msLeft() && job.stepRetries < MAX_STEP_RETRIES) {
-    return { kind: 'retry-later', afterMs: error.afterMs, reason: failure.reason }
+    return { kind: 'retry-later', afterMs: error.afterMs, reason: failure.reason, counted: true }
   }
   runtime.logger.warn({ jobId: job.id, reason: failure.reason, detail: failure.detail }, 'the run failed')
   const { reason, sentence, detail } = failure

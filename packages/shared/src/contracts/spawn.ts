@@ -34,6 +34,12 @@ export const completionEventSchema = z.strictObject({
   data: z.record(z.string(), z.json()).optional(),
 })
 
+/** What a job and everything below it may spend. Money needs the price of every model in it. */
+export const budgetSchema = z.strictObject({
+  maxTotalTokens: z.number().int().min(1).max(1_000_000_000_000).optional(),
+  maxCostUsd: z.number().positive().max(1_000_000).optional(),
+})
+
 /** The input of the `spawnAgent` tool: what a model may say. */
 export const spawnInputSchema = z.strictObject({
   bot: botRefSchema.describe('whom to spawn as: { botId }, or { botGroup, botHandle }'),
@@ -71,12 +77,7 @@ export const programSpawnInputSchema = spawnInputSchema.extend({
     .refine(...atMostEntries(50))
     .optional(),
   runner: runnerSchema.optional(),
-  budget: z
-    .strictObject({
-      maxTotalTokens: z.number().int().min(1).max(1_000_000_000_000).optional(),
-      maxCostUsd: z.number().positive().max(1_000_000).optional(),
-    })
-    .optional(),
+  budget: budgetSchema.optional(),
   parkTimeoutMs: z.number().int().min(0).max(86_400_000).optional(),
   onParentEnd: z.enum(['end', 'continue']).optional(),
   wakeIdleParent: z.boolean().optional(),

@@ -21,6 +21,8 @@ export type Usage = z.infer<typeof usageSchema>
 export interface CutTokens {
   inputTokens: number
   outputTokens: number
+  /** Whole micro-dollars; absent or null where a price is not known. */
+  costMicroUsd?: number | null
 }
 
 export const UNKNOWN_USAGE: Usage = { inputTokens: null, outputTokens: null, reasoningTokens: null, totalTokens: null }

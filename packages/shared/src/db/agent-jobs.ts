@@ -25,6 +25,9 @@ export interface ReleasedClaim {
 
 export type ClaimedJob = AgentJob & { claimToken: string; msLeft: number }
 
+/** No model call of the job is under way any more (operations/budget.ts). */
+const NOTHING_RESERVED = sql`"reservedTokens" = 0, "reservedCostMicroUsd" = 0`
+
 const states = (list: readonly string[]) => Prisma.join(list.map((state) => sql`${state}::"offshoot"."JobState"`))
 
 /**
@@ -67,9 +70,11 @@ export async function isForNewerWorkers(db: Queryable, jobId: string, deliverySe
 function countCut(from: ReleasedClaim | { lostWorkerId: string } | 'wait' | 'unclaimed'): Sql {
   const cut = typeof from === 'object' && 'token' in from ? from.cutTokens : undefined
   if (cut === undefined) return Prisma.empty
+  const knownCost = cut.costMicroUsd ?? null
   return sql`,
       "estimatedInputTokens" = coalesce("estimatedInputTokens", 0) + ${cut.inputTokens}::bigint,
-      "estimatedOutputTokens" = coalesce("estimatedOutputTokens", 0) + ${cut.outputTokens}::bigint`
+      "estimatedOutputTokens" = coalesce("estimatedOutputTokens", 0) + ${cut.outputTokens}::bigint,
+      "costMicroUsd" = ${knownCost === null ? sql`"costMicroUsd"` : sql`coalesce("costMicroUsd", 0) + ${knownCost}::bigint`}`
 }
 
 /**
@@ -98,7 +103,7 @@ export async function makePending(
 
 const PENDING_AGAIN = sql`
   "state" = 'pending', "claimToken" = null, "workerId" = null, "waitingOn" = null, "waitUntil" = null,
-  "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()`
+  "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp(), ${NOTHING_RESERVED}`
 
 /**
  * Makes all jobs of a lost worker in these trees pending again that nobody wants to end, and that fewer than
@@ -132,7 +137,7 @@ export async function storeWaitingJob(
   const changed = await db.$executeRaw(sql`
     update "offshoot"."AgentJob" set
       "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, "workerId" = null,
-      "stepRetries" = "stepRetries" + ${wait.countsAsRetry === true ? 1 : 0}
+      "stepRetries" = "stepRetries" + ${wait.countsAsRetry === true ? 1 : 0}, ${NOTHING_RESERVED}
       ${countCut(claim)}
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null`)
   return changed === 1
@@ -181,7 +186,7 @@ export async function endJob(
       "result" = ${ending.result === null ? null : storedText(ending.result)},
       "error" = ${ending.error === undefined ? null : storedText(headOf(ending.error, MAX_ERROR_LENGTH))},
       "errorDetail" = ${ending.errorDetail === undefined ? null : encodeStoredJson(ending.errorDetail)}::jsonb,
-      "partial" = ${ending.partial}, "waitingOn" = null, "waitUntil" = null, "finishedAt" = clock_timestamp()
+      "partial" = ${ending.partial}, ${NOTHING_RESERVED}, "waitingOn" = null, "waitUntil" = null, "finishedAt" = clock_timestamp()
       ${countCut(guard)}
     where "id" = ${jobId} and "state" in (${states(sourcesOf(ending.state))}) and ${held}
     returning *`)

@@ -95,6 +95,8 @@ export interface ModelOutput {
   generation: number
   parts: readonly LanguageModelV4StreamPart[]
   usage: Usage
+  /** Whole micro-dollars; absent or null where it is not known. */
+  costMicroUsd?: number | null
   finishReason: string
   elapsedMs: number
   /** Inbox items that were part of this call's prompt: they are consumed with it. */
@@ -120,7 +122,8 @@ export async function storeModelOutput(db: Queryable, claim: Claim, output: Mode
       update "offshoot"."AgentJob" set "steps" = greatest("steps", ${index + 1}), "crashes" = 0, "stepRetries" = 0,
         "journalFormat" = greatest("journalFormat", ${STORED_FORMAT}),
         ${added('inputTokens', usage.inputTokens, index)}, ${added('outputTokens', usage.outputTokens, index)},
-        ${added('reasoningTokens', usage.reasoningTokens, index)}, ${added('totalTokens', usage.totalTokens, index)}
+        ${added('reasoningTokens', usage.reasoningTokens, index)}, ${added('totalTokens', usage.totalTokens, index)},
+        ${added('costMicroUsd', output.costMicroUsd ?? null, index)}, "reservedTokens" = 0, "reservedCostMicroUsd" = 0
       where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'
       returning "id", "abortRequestedAt" is not null as "abortRequested"
     ), step as (

@@ -3,6 +3,7 @@
 import { createHash } from 'node:crypto'
 import { type Bot, describeBotRef } from '../contracts/bot.ts'
 import { canonicalJson } from '../contracts/canonical-json.ts'
+import type { ModelPrice } from '../contracts/price.ts'
 import type { Reason } from '../contracts/reason.ts'
 import {
   DEFAULT_MAX_STEPS,
@@ -61,6 +62,9 @@ export interface PreparedSpawn {
   maxSteps: number
   timeoutMs: number
   lane: string
+  /** The model that the job will call, as "integration:modelName", and its price if that is known. */
+  model: string
+  price: ModelPrice | undefined
   requestHash: string
 }
 
@@ -105,8 +109,8 @@ export async function prepareSpawn(
     (await runtime.extensions.resolveBot(input.bot, { userId: ownerId })) ??
     (await findBot(runtime.database, input.bot, ownerId))
   if (bot === undefined) return refuse('unknown_bot', `Bot not found: ${describeBotRef(input.bot)}.`)
-  const model = checkModel(runtime, input, bot)
-  if (model !== undefined) return model
+  const model = chooseModel(runtime, input, bot)
+  if (typeof model !== 'string') return model
   const toolNames = chooseTools(bot, origin.parent, input.overrides?.toolFilter ?? [])
   if ('refused' in toolNames) return toolNames
 
@@ -126,6 +130,8 @@ export async function prepareSpawn(
       ),
     ),
     lane: input.lane ?? bot.lane,
+    model,
+    price: runtime.extensions.prices.get(model),
     requestHash: createHash('sha256').update(canonicalJson(input)).digest('hex'),
   }
 }
@@ -169,7 +175,6 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
 
 /** Options of the contract that nothing obeys yet: better refused than ignored. */
 function unavailableOption(input: ProgramSpawnInput): string | undefined {
-  if (input.budget !== undefined) return 'budget'
   if (input.layers !== undefined && input.layers.length > 0) return 'layers'
   if (input.steers === 'forward') return 'steers: "forward"'
   return input.wakeIdleParent === true ? 'wakeIdleParent' : undefined
@@ -186,13 +191,13 @@ async function findGrant({ database }: Runtime, origin: SpawnOrigin, ownerId: st
   return origin.withoutAdminRights !== true && (await isAdmin(database, origin.userId)) ? 'admin' : undefined
 }
 
-function checkModel(runtime: Runtime, input: ProgramSpawnInput, bot: Bot): Refusal | undefined {
-  const override = input.overrides?.modelOverride
-  if (override !== undefined && splitModel(override) === undefined) {
-    return refuse('invalid_request', `Invalid modelOverride format: "${override}". Expected "integration:modelName".`)
+function chooseModel(runtime: Runtime, input: ProgramSpawnInput, bot: Bot): string | Refusal {
+  const model = input.overrides?.modelOverride ?? `${bot.integration}:${bot.modelName}`
+  const integration = splitModel(model)?.integration
+  if (integration === undefined) {
+    return refuse('invalid_request', `Invalid modelOverride format: "${model}". Expected "integration:modelName".`)
   }
-  const integration = override === undefined ? bot.integration : (splitModel(override)?.integration ?? '')
-  if (runtime.extensions.providers.has(integration)) return undefined
+  if (runtime.extensions.providers.has(integration)) return model
   return refuse(
     'invalid_request',
     `Unknown model provider: ${integration}. Known: ${[...runtime.extensions.providers.keys()].join(', ')}.`,

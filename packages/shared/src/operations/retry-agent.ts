@@ -7,6 +7,7 @@ import { isUniqueViolation } from '../db/database-errors.ts'
 import { sql } from '../db/database.ts'
 import type { RetryInput } from '../contracts/retry.ts'
 import { findReadableJob } from './check-agent.ts'
+import { findSpentBudget, toMicroUsd, toTokens } from './budget.ts'
 import { tellDelivery } from './deliver.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
 import type { JobReader } from './readable-jobs.ts'
@@ -66,13 +67,21 @@ async function retryInTransaction(
   if ('refused' in cap) return { kind: 'refused', refusal: cap }
   const askedMs = input.timeoutSeconds === undefined ? before.timeoutMs : input.timeoutSeconds * 1_000
   const timeoutMs = Math.ceil(Math.min(askedMs, parent.deadlineMsLeft))
+  const budget = {
+    maxTotalTokens: toTokens(input.budget?.maxTotalTokens) ?? before.maxTotalTokens,
+    maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd) ?? before.maxCostMicroUsd,
+  }
+  const spent = await findSpentBudget(tx, before, budget)
+  if (spent !== undefined) return { kind: 'refused', refusal: spent }
   if (steps < before.steps) await dropLastStep(tx, before)
   const rows = await tx.db.$queryRaw<AgentJob[]>(sql`
     update "offshoot"."AgentJob" set
       "state" = 'pending', "generation" = "generation" + 1, "reason" = null, "result" = null, "error" = null,
       "errorDetail" = null, "partial" = false, "finishedAt" = null, "claimToken" = null, "workerId" = null,
       "crashes" = 0, "stepRetries" = 0, "abortRequestedAt" = null, "abortRequestedBy" = null, "abortReason" = null,
-      "abortText" = null, "completionEventFired" = false, "maxSteps" = ${maxSteps},
+      "abortText" = null, "completionEventFired" = false,
+      "maxTotalTokens" = ${budget.maxTotalTokens}, "maxCostMicroUsd" = ${budget.maxCostMicroUsd},
+      "budgeted" = "budgeted" or ${input.budget !== undefined}, "maxSteps" = ${maxSteps},
       "timeoutMs" = ${timeoutMs}, "deadlineAt" = clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}),
       "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()
     where "id" = ${jobId} and "state" in ('failed', 'aborted') and "generation" = ${before.generation}

@@ -15,6 +15,7 @@ import type { Prisma } from '../db/generated/client.ts'
 import { encodeStored, STORED_FORMAT, storedText } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
+import { checkBudgets, toMicroUsd, toTokens } from './budget.ts'
 import { priorityOfNewJob, tellDelivery } from './deliver.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
 import { lockTree, lockUser, transact, type Tx } from './transact.ts'
@@ -92,17 +93,11 @@ export async function insertSpawn(runtime: Runtime, tx: Tx, prepared: PreparedSp
   if (treeCap !== undefined) return treeCap
   const cap = await checkUserCap(runtime, tx, prepared.ownerId)
   if ('refused' in cap) return cap
+  const above = await checkBudgetsAbove(tx, prepared)
+  if ('refused' in above) return above
   const id = prepared.jobId
   const rootJobId = origin.parent?.rootJobId ?? id
-  if (origin.parent === undefined) {
-    await tx.db.agentTree.create({
-      data: {
-        rootJobId,
-        maxTotalTokens: input.budget?.maxTotalTokens ?? null,
-        maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
-      },
-    })
-  }
+  if (origin.parent === undefined) await tx.db.agentTree.create({ data: { rootJobId } })
   const convoId = newId()
   const spaceId = prepared.ownerId === origin.userId ? origin.spaceId : null
   await tx.db.convo.create({
@@ -118,6 +113,7 @@ export async function insertSpawn(runtime: Runtime, tx: Tx, prepared: PreparedSp
     data: {
       ...whoFields(prepared, { id, rootJobId, convoId, inputSeq: message.seq }),
       ...whatFields(prepared),
+      budgeted: above.budgeted || input.budget !== undefined,
       priority: priorityOfNewJob(cap.activeJobs, input.priority ?? 0),
       deadlineAt: new Date(0),
     },
@@ -158,6 +154,23 @@ async function checkTreeCaps({ config }: Runtime, tx: Tx, origin: SpawnOrigin): 
     )
   }
   return undefined
+}
+
+async function checkBudgetsAbove(
+  tx: Tx,
+  { input, origin, price, model }: PreparedSpawn,
+): Promise<Refusal | { budgeted: boolean }> {
+  const asked = {
+    maxTotalTokens: toTokens(input.budget?.maxTotalTokens),
+    maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
+  }
+  const { parent } = origin
+  const above = parent === undefined ? { budgeted: false, inMoney: false } : await checkBudgets(tx, parent, asked)
+  if ('refused' in above || price !== undefined || !(above.inMoney || asked.maxCostMicroUsd !== null)) return above
+  return refuse(
+    'budget',
+    `The price of ${model} is not known, so a budget in money cannot be kept. Add the model to \`prices\` in the config module, or use another one.`,
+  )
 }
 
 /** Locks the user: the last lock. Answers how many unfinished jobs it has, or that these are as many as allowed. */
@@ -225,17 +238,13 @@ function whatFields({ bot, input, toolNames, maxSteps, lane, timeoutMs, requestH
     wakeIdleParent: input.wakeIdleParent ?? false,
     onParentEnd: input.onParentEnd ?? 'end',
     parkTimeoutMs: input.parkTimeoutMs ?? null,
-    maxTotalTokens: input.budget?.maxTotalTokens ?? null,
+    maxTotalTokens: toTokens(input.budget?.maxTotalTokens),
     maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
     completionEventName: input.completionEvent?.name ?? null,
     ...(input.completionEvent?.data === undefined
       ? {}
       : { completionEventData: encodeStored(input.completionEvent.data) }),
   } satisfies Partial<NewJob>
-}
-
-function toMicroUsd(costUsd: number | undefined): bigint | null {
-  return costUsd === undefined ? null : BigInt(Math.round(costUsd * 1_000_000))
 }
 
 export function refusedOutput(input: { mode: 'sync' | 'async' }, refusal: Refusal): RefusedSpawnOutput {
