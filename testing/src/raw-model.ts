@@ -41,8 +41,8 @@ export type RawScript = (reply: RawReply, request: RawRequest) => void | Promise
 export interface RawModel {
   /** To be set as `OPENAI_BASE_URL`. */
   baseUrl: string
-  /** The n-th call with that last user message is answered by the n-th script; later ones by the last one. */
-  answer(message: string, ...scripts: RawScript[]): void
+  /** The n-th call with that last user message is answered by the n-th script; later ones by the last one. A message that no text names is looked for among the patterns, the newest first. */
+  answer(message: string | RegExp, ...scripts: RawScript[]): void
   /** What answers the calls with any other last user message. */
   answerOthers(script: RawScript): void
   /** The calls with that last user message, or all. */
@@ -51,7 +51,7 @@ export interface RawModel {
 }
 
 export async function startRawModel(): Promise<RawModel> {
-  const scripts = new Map<string, RawScript[]>()
+  const scripts = new Map<string | RegExp, RawScript[]>()
   let others: RawScript | undefined
   const log: { message: string; request: RawRequest }[] = []
   const requests = (message?: string) =>
@@ -65,8 +65,10 @@ export async function startRawModel(): Promise<RawModel> {
     response.once('close', () => {
       if (!response.writableEnded && !request.reset) request.closedByPeerAt = performance.now()
     })
-    const list = scripts.get(message) ?? []
-    const script = list[Math.min(requests(message).length, list.length) - 1] ?? others
+    const pattern = scripts.has(message) ? message : [...scripts.keys()].findLast((key) => isMatch(key, message))
+    const list = scripts.get(pattern ?? message) ?? []
+    const nth = log.filter((entry) => entry.message === pattern || isMatch(pattern, entry.message)).length
+    const script = list[Math.min(nth, list.length) - 1] ?? others
     const reply = createReply(response, request)
     if (script === undefined) reply.status(404, { message: `nothing is scripted for "${message}"` })
     else await script(reply, request)
@@ -88,6 +90,10 @@ export async function startRawModel(): Promise<RawModel> {
       await new Promise((resolve) => server.close(resolve))
     },
   }
+}
+
+function isMatch(key: string | RegExp | undefined, message: string): boolean {
+  return key instanceof RegExp && key.test(message)
 }
 
 /** Says a text and ends. */

@@ -40,7 +40,16 @@ export function openRuntime(options: {
   const signals = openSignals(config, logger)
   const liveStreams = openLiveStreams(config, logger)
   const metrics = createMetrics()
-  const outbox = openOutboxDispatcher({ config, logger, metrics, database, deliveries, signals, liveStreams })
+  const outbox = openOutboxDispatcher({
+    config,
+    logger,
+    metrics,
+    database,
+    deliveries,
+    signals,
+    liveStreams,
+    extensions,
+  })
   return {
     config,
     logger,

@@ -66,8 +66,7 @@ interface Case {
 const CASES: Case[] = [
   ...[
     { input: { layers: ['notes'] }, words: 'layers is not available yet.' },
-    { input: { steers: 'forward' as const }, words: 'steers: "forward" is not available yet.' },
-    { input: { wakeIdleParent: true }, words: 'wakeIdleParent is not available yet.' },
+    { input: { wakeIdleParent: true }, words: 'wakeIdleParent is only valid with notifyParent' },
   ].map((each) => ({ what: each.words, reason: 'invalid_request' as const, ...each })),
   {
     what: 'a spawn from depth 3',

@@ -257,9 +257,10 @@ async function writeEnd(
     guard: released(attempt),
     ending,
     message,
-    keepWhileInboxUnread: kind === 'completed',
+    parkTimeoutMs: kind === 'completed' ? (job.parkTimeoutMs ?? runtime.config.PARK_TIMEOUT_MS) : null,
   })
   if (row === 'unread-inbox') return row
+  if (row === 'parked') return { outcome: 'waiting', words: 'waiting on its inbox' }
   if (row === null) {
     await keepLateResult(attempt, { outcome: kind, reason: ending.reason, result: ending.result })
     return LATE

@@ -103,10 +103,12 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   } catch (error) {
     return failedOutcome(attempt, state, error)
   }
+  // What comes later is looked at when the job is about to end, under the tree's lock (finish-agent.ts).
+  let unread = attempt.entry !== 'fresh' && (await hasUnreadInbox(attempt))
   for (;;) {
     const stopped = stopSwitch.reason()
     if (stopped !== undefined) return stoppedOutcome(attempt, state, stopped)
-    const move = state.next(await hasUnreadInbox(attempt))
+    const move = state.next(unread)
     switch (move.kind) {
       case 'end':
         return ended(state, endingOf(move.step, state))
@@ -138,6 +140,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
             untilPostgresAnswers(() => unreadInbox(attempt), { stopSwitch, logger: runtime.logger, jobId: job.id }),
           isDraining: () => attempt.isDraining(),
         }
+        unread = false
         const end = await runWithSpawnContext(contextOf(job), () => runSegment(segment, messages))
         if (end.kind === 'failed') {
           const why = stopSwitch.reason()

@@ -22,6 +22,17 @@ export const outboxMessageSchema = z.discriminatedUnion('kind', [
       error: z.string().nullable(),
     }),
   }),
+  /** Bring a sub-agent's outcome to a convo whose turn has ended. */
+  z.object({
+    kind: z.literal('outcome'),
+    payload: z.object({
+      convoId: z.string(),
+      key: z.string(),
+      text: z.string(),
+      /** Begin a new turn with it. */
+      wakeIdle: z.boolean(),
+    }),
+  }),
   /** Send an event to Inngest. */
   z.object({
     kind: z.literal('completionEvent'),

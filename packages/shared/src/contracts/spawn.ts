@@ -132,6 +132,6 @@ export type SpawnProgress = {
 /** The text that tells a model how an async result will come. */
 export function asyncNote(input: { notifyParent: boolean }): string {
   return input.notifyParent
-    ? 'The sub-agent works in the background. Its outcome comes to you as a message if you are still at work then; do not poll.'
+    ? 'The sub-agent works in the background. Its outcome comes to you as a message: go on with other work, then end your turn; you are called again when it is there. Do not poll.'
     : 'The sub-agent works in the background. Go on with other work and look once with checkAgent when you need the result; do not poll.'
 }

@@ -143,6 +143,22 @@ export async function storeWaitingJob(
   return changed === 1
 }
 
+/**
+ * Gives up the claim of a job that is about to end, so that it waits for its inbox: for `parkTimeoutMs` from its first
+ * park on. False: the time is over, the claim was lost, or there is an abort wish.
+ */
+export async function parkJob(db: Queryable, claim: Claim & ReleasedClaim, parkTimeoutMs: number): Promise<boolean> {
+  const until = sql`coalesce("parkUntil", least("deadlineAt", clock_timestamp() + make_interval(secs => ${parkTimeoutMs / 1000})))`
+  const changed = await db.$executeRaw(sql`
+    update "offshoot"."AgentJob" set
+      "waitingOn" = 'inbox', "waitUntil" = ${until}, "parkUntil" = ${until}, "parks" = "parks" + 1,
+      "claimToken" = null, "workerId" = null, ${NOTHING_RESERVED}
+      ${countCut(claim)}
+    where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null
+      and ${until} > clock_timestamp()`)
+  return changed === 1
+}
+
 /** Milliseconds until a job's deadline by Postgres's clock; at least 1, so that what gets them still has a limit. */
 export async function readDeadlineMsLeft(db: Queryable, jobId: string): Promise<number> {
   const rows = await db.$queryRaw<{ msLeft: number }[]>(sql`
@@ -220,6 +236,13 @@ export async function findLiveDescendants(db: Queryable, jobId: string): Promise
 export async function countLiveSyncChildren(db: Queryable, jobId: string, step: number): Promise<number> {
   return db.agentJob.count({
     where: { parentJobId: jobId, parentStep: step, mode: 'sync', state: { in: ['pending', 'running'] } },
+  })
+}
+
+/** How many async children of a job are live that will put their outcome into its inbox. */
+export async function countChildrenToHearOf(db: Queryable, jobId: string): Promise<number> {
+  return db.agentJob.count({
+    where: { parentJobId: jobId, mode: 'async', notifyParent: true, state: { in: ['pending', 'running'] } },
   })
 }
 

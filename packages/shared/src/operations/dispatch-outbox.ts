@@ -6,12 +6,14 @@ import { outboxMessageSchema, UndeliverableError } from '../contracts/outbox.ts'
 import type { Config } from '../config.ts'
 import type { Database } from '../db/database.ts'
 import { markOutboxDone, markOutboxFailed, type OutboxEntry, takeDueOutbox } from '../db/outbox.ts'
+import type { Extensions } from '../extensions.ts'
 import type { Logger } from '../logger.ts'
 import type { Metrics } from '../metrics.ts'
 import type { DeliveryQueues } from '../queue/delivery-queue.ts'
 import type { LiveStreams } from '../queue/live-streams.ts'
 import type { Signals } from '../queue/signals.ts'
 import { withLimit } from '../with-limit.ts'
+import { bringOutcome } from './child-outcome.ts'
 import { openCompletionEvents } from './completion-events.ts'
 
 export interface OutboxDispatcher {
@@ -25,7 +27,8 @@ export interface OutboxDispatcher {
 
 /** What one telling gets before it counts as failed (a Redis that is away never answers). */
 const TELL_LIMIT_MS = 500
-const EVENT_LIMIT_MS = 10_000
+/** The same for what is told to another server, or waits for locks in Postgres. */
+const LONG_TELL_LIMIT_MS = 10_000
 /** Done marks are written together, this long after the first of them. */
 const DONE_BATCH_MS = 50
 /** So many due entries may be under way in this process; so many events besides, which may take long. */
@@ -45,6 +48,7 @@ export interface DispatchDependencies {
   deliveries: DeliveryQueues
   signals: Signals
   liveStreams: LiveStreams
+  extensions: Extensions
 }
 
 export function openOutboxDispatcher(dependencies: DispatchDependencies): OutboxDispatcher {
@@ -71,8 +75,8 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
   async function tell(entry: OutboxEntry, { late }: { late: boolean }): Promise<void> {
     try {
       await withLimit(
-        tellOne(dependencies, completionEvents, entry),
-        entry.kind === 'completionEvent' ? EVENT_LIMIT_MS : TELL_LIMIT_MS,
+        tellOne({ ...dependencies, outbox: dispatcher }, completionEvents, entry),
+        entry.kind === 'completionEvent' || entry.kind === 'outcome' ? LONG_TELL_LIMIT_MS : TELL_LIMIT_MS,
       )
       metrics.countTell(entry.kind, 'told')
       done.push({ id: entry.id, late })
@@ -104,7 +108,7 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
     return due.length
   }
 
-  return {
+  const dispatcher: OutboxDispatcher = {
     dispatch(entries) {
       for (const entry of entries) void track(tell(entry, { late: false }))
     },
@@ -117,16 +121,18 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
       await Promise.race([flushDone(), limit])
     },
   }
+  return dispatcher
 }
 
 async function tellOne(
-  { deliveries, signals, liveStreams }: DispatchDependencies,
+  dependencies: DispatchDependencies & { outbox: OutboxDispatcher },
   completionEvents: ReturnType<typeof openCompletionEvents>,
   entry: OutboxEntry,
 ): Promise<void> {
   const parsed = outboxMessageSchema.safeParse({ kind: entry.kind, payload: entry.payload })
   if (!parsed.success) throw new UndeliverableError(`the entry has another shape: ${parsed.error.message}`)
   const message = parsed.data
+  const { deliveries, signals, liveStreams } = dependencies
   switch (message.kind) {
     case 'delivery':
       return deliveries.add(message.payload)
@@ -140,6 +146,8 @@ async function tellOne(
       signals.publish(`live:${entry.jobId}`, 'frames')
       return
     }
+    case 'outcome':
+      return bringOutcome(dependencies, message.payload)
     case 'completionEvent':
       return completionEvents.send(entry.jobId, message.payload)
   }

@@ -4,15 +4,18 @@ import type { UIMessage } from 'ai'
 import { cutMessageParts, lastStepText } from '../agent-message.ts'
 import { jobUsage } from '../agent-views.ts'
 import { headOf } from '../contracts/text.ts'
-import { truncateText } from '../contracts/truncated-result.ts'
 import type { JobFinding } from '../contracts/finding.ts'
 import { type Reason, REASONS, reasonSchema } from '../contracts/reason.ts'
 import {
   type AgentJob,
+  type Claim,
+  countChildrenToHearOf,
   endJob,
   type Ending,
   type EndingGuard,
   findLiveDescendants,
+  parkJob,
+  type ReleasedClaim,
   storeAbortWish,
 } from '../db/agent-jobs.ts'
 import type { Queryable } from '../db/database.ts'
@@ -21,22 +24,27 @@ import { loadSteps, loadToolCalls } from '../db/journal.ts'
 import type { InboxItem } from '../db/generated/client.ts'
 import { decodeStored, encodeStored } from '../db/stored-value.ts'
 import { lockConvo, lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
-import { messageIdOfSteer } from './steer-key.ts'
+import { tellOutcome } from './child-outcome.ts'
+import { messageIdOfInboxItem } from './inbox-key.ts'
 import { wakeParentOf } from './wake-agent.ts'
 
 /** What the job leaves in its convo: these parts, or what is stored of it, with the text of a step that is not. */
 export type FinalMessage = { parts: UIMessage['parts'] } | { cutText: string }
 
+/** Why a job that could end goes on: its inbox has unread items, or sub-agents will put something there. */
+export type Stay = 'unread-inbox' | 'parked'
+
 /**
- * Ends a job as one transaction of its own. With `keepWhileInboxUnread` a job whose inbox has unread items, and which has
- * steps left, does not end: they deserve one more step.
+ * Ends a job as one transaction of its own. With `parkTimeoutMs` a job that has steps left does not end while somebody
+ * has something to say to it: unread inbox items deserve one more step, and live children with `notifyParent` make it
+ * park, holding nothing, for that time at most.
  * @returns the ended row, or null when somebody else had ended it or taken it over: then nothing was written
  */
 export async function finishAgent(
   runtime: TransactRuntime,
   job: Pick<AgentJob, 'id' | 'rootJobId'>,
-  options: FinishOptions & { keepWhileInboxUnread: boolean },
-): Promise<AgentJob | null | 'unread-inbox'>
+  options: FinishOptions & { parkTimeoutMs: number | null },
+): Promise<AgentJob | null | Stay>
 export async function finishAgent(
   runtime: TransactRuntime,
   job: Pick<AgentJob, 'id' | 'rootJobId'>,
@@ -45,12 +53,13 @@ export async function finishAgent(
 export async function finishAgent(
   runtime: TransactRuntime,
   job: Pick<AgentJob, 'id' | 'rootJobId'>,
-  options: FinishOptions & { keepWhileInboxUnread?: boolean },
-): Promise<AgentJob | null | 'unread-inbox'> {
+  options: FinishOptions & { parkTimeoutMs?: number | null },
+): Promise<AgentJob | null | Stay> {
   return transact(runtime, async (tx) => {
     await lockTree(tx, job.rootJobId)
-    if (options.keepWhileInboxUnread === true) {
-      if (await hasUnreadInboxAndSteps(tx, job.id)) return 'unread-inbox'
+    if (typeof options.parkTimeoutMs === 'number' && options.guard !== 'unclaimed') {
+      const stay = await stayWhileNeeded(tx, { jobId: job.id, ...options.guard }, options.parkTimeoutMs)
+      if (stay !== undefined) return stay
     }
     const ended = await finishInTransaction(tx, job.id, options)
     if (ended !== null || options.guard === 'unclaimed') return ended
@@ -60,11 +69,26 @@ export async function finishAgent(
   })
 }
 
-async function hasUnreadInboxAndSteps(tx: Tx, jobId: string): Promise<boolean> {
-  const unread = await tx.db.inboxItem.count({ where: { jobId, consumedAtStep: null } })
-  if (unread === 0) return false
-  const job = await tx.db.agentJob.findUnique({ where: { id: jobId }, select: { steps: true, maxSteps: true } })
-  return job !== null && job.steps < job.maxSteps
+async function stayWhileNeeded(tx: Tx, claim: Claim & ReleasedClaim, parkTimeoutMs: number): Promise<Stay | undefined> {
+  const { jobId } = claim
+  const job = await tx.db.agentJob.findUnique({
+    where: { id: jobId },
+    select: { steps: true, maxSteps: true, parks: true },
+  })
+  if (job === null || job.steps >= job.maxSteps) return undefined
+  const unread = await tx.db.inboxItem.findMany({ where: { jobId, consumedAtStep: null }, select: { kind: true } })
+  const liveChildren = await countChildrenToHearOf(tx.db, jobId)
+  // Of several outcomes the first is read at once and the rest together: while children live, later ones wait for them.
+  const waitForRest = liveChildren > 0 && job.parks > 0 && unread.every((item) => item.kind === 'childOutcome')
+  if (unread.length > 0 && !waitForRest) {
+    if (liveChildren > 0) await tx.db.agentJob.update({ where: { id: jobId }, data: { parks: { increment: 1 } } })
+    return 'unread-inbox'
+  }
+  if (liveChildren > 0 && (await parkJob(tx.db, claim, parkTimeoutMs))) {
+    tx.record({ jobId, kind: 'waiting', data: { on: 'inbox', liveChildren } })
+    return 'parked'
+  }
+  return unread.length > 0 ? 'unread-inbox' : undefined
 }
 
 export interface FinishOptions {
@@ -92,7 +116,8 @@ export async function finishInTransaction(
     ...(finding === undefined ? {} : { finding }),
     data: { state: ending.state, reason: ending.reason, steps: job.steps, generation: job.generation },
   })
-  await tellParent(tx, job)
+  await tellOutcome(tx, job)
+  await wakeParentOf(tx, job)
   if (ending.state !== 'completed')
     await endSubtree(tx, job, { by: actorId ?? null, reason: 'aborted_by_parent', text: null })
   tellOthers(tx, job, ending)
@@ -176,11 +201,20 @@ export async function unheldEnding(
 
 async function storeFinalMessage(tx: Tx, job: AgentJob, message: FinalMessage | undefined): Promise<void> {
   const parts = await partsOf(tx, job, message ?? { cutText: '' })
-  const steers = await tx.db.inboxItem.findMany({ where: { jobId: job.id, kind: 'steer' }, orderBy: { seq: 'asc' } })
-  if (steers.length === 0 && parts.length === 0) return
+  const said = await tx.db.inboxItem.findMany({
+    where: { jobId: job.id, kind: { in: ['steer', 'childOutcome'] } },
+    orderBy: { seq: 'asc' },
+  })
+  if (said.length === 0 && parts.length === 0) return
   await lockConvo(tx, job.convoId)
-  for (const steer of steers) await keepSteer(tx, job, steer)
-  if (parts.length === 0) return
+  // What was said to the job belongs to the convo's history: before the answer what it has read, behind it what is left
+  // for the next turn.
+  for (const item of said.filter((each) => each.consumedAtStep !== null)) await keepInboxItem(tx, job, item)
+  if (parts.length > 0) await storeAnswer(tx, job, parts)
+  for (const item of said.filter((each) => each.consumedAtStep === null)) await keepInboxItem(tx, job, item)
+}
+
+async function storeAnswer(tx: Tx, job: AgentJob, parts: UIMessage['parts']): Promise<void> {
   const answer = { parts: encodeStored(parts), usage: encodeStored(jobUsage(job)) }
   // A retried job has answered before: its new answer takes the old one's place.
   const { count } = await tx.db.aiMessage.updateMany({ where: { id: job.id }, data: answer })
@@ -203,46 +237,21 @@ async function partsOf(tx: Tx, job: AgentJob, message: FinalMessage): Promise<UI
   return cutMessageParts(steps, stored ? await loadToolCalls(tx.db, job.id) : [], message.cutText)
 }
 
-/** What was said to a running job belongs to the convo's history, before the answer. */
-async function keepSteer(tx: Tx, job: AgentJob, steer: InboxItem): Promise<void> {
-  const clientMessageId = messageIdOfSteer(job.convoId, steer.key)
+async function keepInboxItem(tx: Tx, job: AgentJob, item: InboxItem): Promise<void> {
+  const clientMessageId = messageIdOfInboxItem(job.convoId, item.key)
   const known = await tx.db.aiMessage.count({ where: { convoId: job.convoId, clientMessageId } })
   if (known > 0) return
-  // Written by `insertSteer`.
-  const parts = decodeStored(steer.parts) as UIMessage['parts']
+  // Written by `insertSteer` and `tellOutcome`.
+  const parts = decodeStored(item.parts) as UIMessage['parts']
   await appendMessage(tx.db, {
     convoId: job.convoId,
     ownerId: job.ownerId,
     role: 'user',
     parts,
+    metadata: { kind: item.kind },
     jobId: job.id,
     clientMessageId,
   })
-}
-
-/** Wakes a parent that waits for this child, and puts the outcome into its inbox when the spawn asked for it. */
-async function tellParent(tx: Tx, job: AgentJob): Promise<void> {
-  if (job.parentJobId === null) return
-  if (job.notifyParent && job.mode === 'async') {
-    await tx.db.inboxItem.createMany({
-      data: [
-        {
-          jobId: job.parentJobId,
-          key: `outcome:${job.id}:${job.generation}`,
-          kind: 'childOutcome',
-          parts: encodeStored([{ type: 'text', text: outcomeText(job) }]),
-        },
-      ],
-      skipDuplicates: true,
-    })
-  }
-  await wakeParentOf(tx, job)
-}
-
-/** What a parent's model reads of a child's end: marked as data, with the true state from the row. */
-function outcomeText(job: AgentJob): string {
-  const text = job.result === null ? (job.error ?? '') : truncateText(job.result, { ref: job.id })
-  return `[sub-agent ${job.botLabel}, job ${job.id}, state ${job.state}, reason ${job.reason ?? ''}]\n${text}`
 }
 
 function tellOthers(tx: Tx, job: AgentJob, ending: Ending): void {

@@ -163,6 +163,12 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
       'notifyParent is only valid in async mode. A sync spawn brings its outcome as the result of the call.',
     )
   }
+  if (input.wakeIdleParent === true && input.notifyParent !== true) {
+    return refuse(
+      'invalid_request',
+      'wakeIdleParent is only valid with notifyParent: it says when the parent reads the outcome that notifyParent brings.',
+    )
+  }
   const missing = unavailableOption(input)
   if (missing !== undefined) return refuse('invalid_request', `${missing} is not available yet. Leave it out.`)
   if (input.runner === 'inline')
@@ -176,8 +182,7 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
 /** Options of the contract that nothing obeys yet: better refused than ignored. */
 function unavailableOption(input: ProgramSpawnInput): string | undefined {
   if (input.layers !== undefined && input.layers.length > 0) return 'layers'
-  if (input.steers === 'forward') return 'steers: "forward"'
-  return input.wakeIdleParent === true ? 'wakeIdleParent' : undefined
+  return undefined
 }
 
 /** Which right lets the asking user run a job as `ownerId`; undefined: none. Admin rights do not pass through delegation. */

@@ -175,7 +175,7 @@ async function checkBudgetsAbove(
 
 /** Locks the user: the last lock. Answers how many unfinished jobs it has, or that these are as many as allowed. */
 export async function checkUserCap(
-  { config }: Runtime,
+  { config }: Pick<Runtime, 'config'>,
   tx: Tx,
   userId: string,
 ): Promise<{ activeJobs: number } | Refusal> {

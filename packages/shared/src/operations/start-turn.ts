@@ -13,7 +13,7 @@ import { priorityOfNewJob } from './deliver.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
 import { checkUserCap, startPending } from './spawn-agent.ts'
 import { insertSteer } from './steer-agent.ts'
-import { steerKey } from './steer-key.ts'
+import { steerKey } from './inbox-key.ts'
 import { lockConvo, lockTree, transact, type Tx } from './transact.ts'
 
 export interface TurnRequest {
@@ -98,7 +98,7 @@ async function steerLive(
   const key = steerKey(request.convoId, request.message.id)
   return transact(runtime, async (tx) => {
     await lockTree(tx, live.rootJobId)
-    return insertSteer(tx, live.id, { key, text: request.message.text, actorId: request.userId })
+    return (await insertSteer(tx, live.id, { key, text: request.message.text, actorId: request.userId })) !== null
   })
 }
 
@@ -110,13 +110,41 @@ interface TurnConvo {
 async function insertTurn(
   runtime: Runtime,
   tx: Tx,
-  { jobId: id, convo, bot, request }: { jobId: string; convo: TurnConvo; bot: Bot; request: TurnRequest },
+  { jobId, convo, bot, request }: { jobId: string; convo: TurnConvo; bot: Bot; request: TurnRequest },
 ): Promise<TurnAnswer> {
   await lockConvo(tx, convo.id)
   const cap = await checkUserCap(runtime, tx, convo.ownerId)
   if ('refused' in cap) return { kind: 'refused', refusal: cap }
   const input = request.regenerate === true ? await takeBackAnswer(tx, convo.id) : await addMessage(tx, convo, request)
   if ('refused' in input) return { kind: 'refused', refusal: input }
+  const { userId: triggeredById, traceparent } = request
+  await insertTurnJob(runtime, tx, {
+    jobId,
+    convo,
+    bot,
+    input,
+    triggeredById,
+    ...cap,
+    ...(traceparent === undefined ? {} : { traceparent }),
+  })
+  return { kind: 'started', jobId }
+}
+
+interface TurnJob {
+  jobId: string
+  convo: TurnConvo
+  bot: Bot
+  /** The message that the turn answers. */
+  input: { seq: number; text: string }
+  triggeredById: string
+  /** Unfinished jobs of the convo's owner. */
+  activeJobs: number
+  traceparent?: string
+}
+
+/** Inserts a turn's job with a tree of its own. The convo is locked, has no live turn, and its owner may have one more job. */
+export async function insertTurnJob({ config }: Pick<Runtime, 'config'>, tx: Tx, turn: TurnJob): Promise<void> {
+  const { jobId: id, convo, bot, input, triggeredById } = turn
   await tx.db.agentTree.create({ data: { rootJobId: id } })
   const job = await tx.db.agentJob.create({
     data: {
@@ -127,8 +155,8 @@ async function insertTurn(
       botRef: { botId: bot.id },
       botSnapshot: encodeStored(bot),
       ownerId: convo.ownerId,
-      triggeredById: request.userId,
-      triggeredByIds: [request.userId],
+      triggeredById,
+      triggeredByIds: [triggeredById],
       grant: 'self',
       convoId: convo.id,
       ancestorIds: [],
@@ -140,14 +168,13 @@ async function insertTurn(
       maxSteps: DEFAULT_MAX_STEPS,
       layers: bot.layers,
       lane: bot.lane,
-      priority: priorityOfNewJob(cap.activeJobs, 0),
-      timeoutMs: runtime.config.JOB_TIMEOUT_MS,
+      priority: priorityOfNewJob(turn.activeJobs, 0),
+      timeoutMs: config.JOB_TIMEOUT_MS,
       deadlineAt: new Date(0),
-      traceparent: request.traceparent ?? null,
+      traceparent: turn.traceparent ?? null,
     },
   })
   await startPending(tx, job)
-  return { kind: 'started', jobId: id }
 }
 
 async function addMessage(

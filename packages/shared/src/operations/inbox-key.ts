@@ -1,3 +1,4 @@
+// The keys of inbox items: what comes twice is one item.
 import { newId } from '../ids.ts'
 
 /** The key of a steer that comes as a message to a busy convo. The sender's message id makes a repeat the same steer. */
@@ -5,8 +6,12 @@ export function steerKey(convoId: string, messageId: string | undefined): string
   return `steer:${convoId}:${messageId ?? newId()}`
 }
 
+export function outcomeKey(childJobId: string, generation: number): string {
+  return `outcome:${childJobId}:${generation}`
+}
+
 /** The id that the message has in the convo's history. */
-export function messageIdOfSteer(convoId: string, key: string): string {
+export function messageIdOfInboxItem(convoId: string, key: string): string {
   const prefix = `steer:${convoId}:`
   return key.startsWith(prefix) ? key.slice(prefix.length) : key
 }
