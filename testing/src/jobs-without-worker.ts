@@ -1,6 +1,7 @@
 // Jobs that no worker runs: what a test needs to bring rows where it wants them, through the ordinary operations.
 import type { ProgramSpawnInput } from '@offshoot/shared/contracts/spawn'
 import { type AgentJob, type Claim, claimJob, type ClaimedJob, type Ending } from '@offshoot/shared/db/agent-jobs'
+import { toolsOfJob } from '@offshoot/shared/db/bots'
 import { newId } from '@offshoot/shared/ids'
 import { type AnsweredCalls, answerSpawnCalls } from '@offshoot/shared/operations/answer-spawn-calls'
 import type { SpawnOrigin } from '@offshoot/shared/operations/prepare-spawn'
@@ -14,7 +15,7 @@ export function hostOrigin(userId: string, more: Partial<SpawnOrigin> = {}): Spa
 
 /** A spawn as a running job asks for it in one of its steps. */
 export function jobOrigin(parent: AgentJob, step: number, toolCallId: string): SpawnOrigin {
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, toolNames, grant } = parent
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, grant } = parent
   return {
     userId: parent.ownerId,
     delegateUserIds: parent.grant === 'self' ? parent.delegateUserIds : [],
@@ -28,7 +29,7 @@ export function jobOrigin(parent: AgentJob, step: number, toolCallId: string): S
       triggeredByIds,
       step,
       toolCallId,
-      toolNames,
+      tools: toolsOfJob(parent),
       grant,
       deadlineMsLeft: parent.timeoutMs,
     },

@@ -27,7 +27,8 @@ export function startApiProcess(environment: Record<string, string>): Promise<Te
   return startProcess(path.join(PACKAGES, 'api/src/main.ts'), { API_PORT: '0', ...environment })
 }
 
-async function startProcess(file: string, environment: Record<string, string>): Promise<TestProcess> {
+/** Runs a program of ours that says `{ ready: true, url? }` to its parent once it is. */
+export async function startProcess(file: string, environment: Record<string, string>): Promise<TestProcess> {
   const { PATH = '', HOME = '' } = process.env
   const child = fork(file, {
     env: { PATH, HOME, ...environment },

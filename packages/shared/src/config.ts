@@ -51,6 +51,7 @@ export const environmentSchema = z.object({
   MODEL_CHUNK_MS: milliseconds(60_000),
   MODEL_STEP_MS: milliseconds(600_000),
   TOOL_TIMEOUT_MS: milliseconds(300_000),
+  MCP_CONNECT_TIMEOUT_MS: milliseconds(10_000),
   PARK_TIMEOUT_MS: milliseconds(600_000),
   RETENTION_DAYS: count(30),
   OPENAI_API_KEY: z.string().optional(),
@@ -100,7 +101,10 @@ const configSchema = environmentSchema.superRefine(
   { when: () => true },
 )
 
-export type Config = Readonly<z.infer<typeof environmentSchema>>
+export type Config = Readonly<z.infer<typeof environmentSchema>> & {
+  /** The variables that begin with MCP_SECRET_, which headers of MCP servers may name. */
+  readonly mcpSecrets: ReadonlyMap<string, string>
+}
 
 export class ConfigError extends Error {
   override name = 'ConfigError'
@@ -113,7 +117,7 @@ export class ConfigError extends Error {
 export function loadConfig(environment: Record<string, string | undefined>): Config {
   const given = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''))
   const parsed = configSchema.safeParse(given)
-  if (parsed.success) return parsed.data
+  if (parsed.success) return { ...parsed.data, mcpSecrets: mcpSecretsOf(given) }
   const lines = parsed.error.issues.map((issue) => {
     const name = issue.path.join('.')
     return given[name] === undefined && issue.code === 'invalid_type'
@@ -122,5 +126,13 @@ export function loadConfig(environment: Record<string, string | undefined>): Con
   })
   throw new ConfigError(
     `The environment is not usable:\n${lines.map((line) => `  ${line}`).join('\n')}\nSee .env.example for every variable.`,
+  )
+}
+
+function mcpSecretsOf(given: Record<string, string | undefined>): Map<string, string> {
+  return new Map(
+    Object.entries(given).flatMap(([name, value]): [string, string][] =>
+      name.startsWith('MCP_SECRET_') && value !== undefined ? [[name, value]] : [],
+    ),
   )
 }

@@ -5,6 +5,7 @@ import { z } from 'zod'
 import type { OpenCall } from '@offshoot/shared/agent-message'
 import { type ProgramSpawnInput, spawnInputSchema, type SpawnOutput } from '@offshoot/shared/contracts/spawn'
 import { withoutEmptyOptions } from '@offshoot/shared/contracts/without-empty-options'
+import { toolsOfJob } from '@offshoot/shared/db/bots'
 import type { StoredStep } from '@offshoot/shared/db/journal'
 import { answerSpawnCalls, type SpawnCall, type SpawningJob } from '@offshoot/shared/operations/answer-spawn-calls'
 import { spawnModelOutput } from '@offshoot/shared/tools/spawn-agent'
@@ -116,7 +117,7 @@ async function spawningJob({ job, claim, cutCalls, runtime, msLeft }: Attempt, s
         triggeredByIds: job.triggeredByIds,
         step,
         toolCallId,
-        toolNames: job.toolNames,
+        tools: toolsOfJob(job),
         grant: job.grant,
         deadlineMsLeft: msLeft(),
       },

@@ -20,6 +20,7 @@ import type { Runtime } from '@offshoot/shared/runtime'
 import { createCutCalls } from './cut-calls.ts'
 import { keepLateResult } from './late-result.ts'
 import type { LiveWriters } from './live-writer.ts'
+import { createMcpSession } from './mcp-tools.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
 import { createStopSwitch } from './run-stop.ts'
@@ -103,11 +104,17 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     attempt: job.attempt,
     onFenced: () => runningJobs.lookSoon(),
   })
+  const mcp = createMcpSession({
+    config: runtime.config,
+    logger: runtime.logger.child({ jobId: job.id }),
+    signal: stopSwitch.signal,
+  })
   const attempt: Attempt = {
     runtime,
     job,
     claim,
     live,
+    mcp,
     stopSwitch,
     cutCalls: createCutCalls(),
     entry: 'again',
@@ -128,6 +135,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     live.end()
     suspects.clear(claim.token)
     forget()
+    await mcp.close()
   }
 }
 

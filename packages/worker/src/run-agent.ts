@@ -6,6 +6,7 @@ import type { TerminalState } from '@offshoot/shared/contracts/job-state'
 import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
 import type { Claim, ClaimedJob, Ending } from '@offshoot/shared/db/agent-jobs'
 import { loadHistory } from '@offshoot/shared/db/convos'
+import { insertEventsOfAttempt } from '@offshoot/shared/db/events'
 import { loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
 import type { FinalMessage } from '@offshoot/shared/operations/finish-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
@@ -13,12 +14,13 @@ import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
 import { BudgetBusyError, BudgetSpentError, reserveForCall } from './call-budget.ts'
 import type { CutCalls } from './cut-calls.ts'
-import { createJournal } from './journal.ts'
+import { createJournal, type Journal } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
+import type { McpSession } from './mcp-tools.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
 import { untilPostgresAnswers } from './persist.ts'
-import { type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
+import { addMcpTools, type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
 import { inboxMessage, runSegment } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
 import { type RunStop, RunStopped, type StopSwitch } from './run-stop.ts'
@@ -28,6 +30,7 @@ export interface Attempt {
   job: ClaimedJob
   claim: Claim
   live: LiveWriter
+  mcp: McpSession
   stopSwitch: StopSwitch
   cutCalls: CutCalls
   /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
@@ -70,15 +73,9 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   try {
     agent = resolveAgent(runtime, job)
   } catch (error) {
-    if (!(error instanceof UnresolvableAgentError)) throw error
-    return ended(state, {
-      state: 'failed',
-      reason: 'invalid_request',
-      result: null,
-      error: error.message,
-      partial: false,
-    })
+    return unresolvable(state, error)
   }
+  let ready: ReadyForModel | RunOutcome | undefined
   const journal = createJournal({
     database: runtime.database,
     claim,
@@ -94,15 +91,6 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     beforeStore: () => live.flush(),
     onStored: () => attempt.onStepStored(),
   })
-  const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
-  let history: ModelMessage[]
-  try {
-    // The journal's tools, which know what to make of a result that was truncated.
-    const tools = journal.wrapTools(agent.tools)
-    history = await convertToModelMessages(stored, { tools, ignoreIncompleteToolCalls: true })
-  } catch (error) {
-    return failedOutcome(attempt, state, error)
-  }
   // What comes later is looked at when the job is about to end, under the tree's lock (finish-agent.ts).
   let unread = attempt.entry !== 'fresh' && (await hasUnreadInbox(attempt))
   for (;;) {
@@ -128,10 +116,12 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       }
       case 'call-model': {
         if (attempt.isDraining()) return { kind: 'handed-back' }
-        const messages: ModelMessage[] = [...history, ...state.messages()]
+        ready ??= await prepareForModel(attempt, state, { resolved: agent, journal })
+        if ('kind' in ready) return ready
+        const messages: ModelMessage[] = [...ready.history, ...state.messages()]
         const segment = {
           config: runtime.config,
-          agent,
+          agent: ready.agent,
           journal,
           live,
           stopSwitch,
@@ -149,6 +139,45 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       }
     }
   }
+}
+
+/** What a model call needs and no other move does: the tools of MCP servers, and the convo's history in the model's form. */
+interface ReadyForModel {
+  agent: ResolvedAgent
+  history: ModelMessage[]
+}
+
+async function prepareForModel(
+  attempt: Attempt,
+  state: RunState,
+  { resolved, journal }: { resolved: ResolvedAgent; journal: Journal },
+): Promise<ReadyForModel | RunOutcome> {
+  const { runtime, job, claim, mcp, stopSwitch } = attempt
+  let agent: ResolvedAgent
+  try {
+    const found = await mcp.open(resolved.grant)
+    const events = found.problems.map((data) => ({ kind: 'mcp-server' as const, data }))
+    await insertEventsOfAttempt(runtime.database, claim, events)
+    agent = addMcpTools(resolved, found, state)
+  } catch (error) {
+    const stopped = stopSwitch.reason()
+    return stopped === undefined ? unresolvable(state, error) : stoppedOutcome(attempt, state, stopped)
+  }
+  const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
+  try {
+    // The journal's tools, which know what to make of a result that was truncated.
+    const tools = journal.wrapTools(agent.tools)
+    return { agent, history: await convertToModelMessages(stored, { tools, ignoreIncompleteToolCalls: true }) }
+  } catch (error) {
+    return failedOutcome(attempt, state, error)
+  }
+}
+
+/** @throws what is another error */
+function unresolvable(state: RunState, error: unknown): RunOutcome {
+  if (!(error instanceof UnresolvableAgentError)) throw error
+  const { reason, message } = error
+  return ended(state, { state: 'failed', reason, result: null, error: message, partial: false })
 }
 
 /**

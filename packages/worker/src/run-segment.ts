@@ -107,7 +107,12 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
         ...(playback === undefined ? {} : { playback: { step: playback, toolCalls: state.toolCalls } }),
       })
       const input = [...stepMessages, ...inbox.map(inboxMessage)]
-      const activeTools = offeredTools(agent.tools, input)
+      const offered = offeredTools(agent.tools, input)
+      // A step that is played back may have called any of them.
+      const activeTools =
+        agent.activeTools === undefined || playback !== undefined
+          ? offered
+          : offered.filter((name) => agent.activeTools?.includes(name))
       return {
         messages: input,
         activeTools,

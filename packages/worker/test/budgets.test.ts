@@ -105,7 +105,7 @@ test('COST-2: a budget that is larger than what is left above it is refused by n
     triggeredByIds: ['alice'],
     step: 0,
     toolCallId: 'host:1',
-    toolNames: [],
+    tools: { native: [], mcp: [], servers: [] },
     grant: 'self' as const,
     deadlineMsLeft: 60_000,
   }

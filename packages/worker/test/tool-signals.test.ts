@@ -83,6 +83,7 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
     cutCalls: createCutCalls(),
     firstChunkMs: 1_000,
     logger: Object.assign(Object.create(runtime.logger), { info: (...line: unknown[]) => void log.push(line) }),
+    beforeCall: async () => undefined,
     beforeStore: async () => undefined,
     onStored: () => undefined,
     modelId: 'openai:gpt-5',

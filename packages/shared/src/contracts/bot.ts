@@ -25,15 +25,34 @@ export const slugSchema = z
   .max(100)
   .regex(/^[a-z0-9]+([-_.][a-z0-9]+)*$/, 'use lower-case letters and digits, joined by "-", "_" or "."')
 
-/** An MCP server that a bot may use (streamable HTTP). */
+/** An MCP server that a bot may use (streamable HTTP). Its tools are called `<name>_<tool>`. */
 export const mcpServerSchema = z.strictObject({
-  name: slugSchema,
-  url: z.url().max(2_000),
+  name: z
+    .string()
+    .max(24)
+    .regex(/^[a-z0-9]+(-[a-z0-9]+)*$/, 'use lower-case letters and digits, joined by "-"'),
+  url: z.url({ protocol: /^https?$/, error: 'must be an http:// or https:// address' }).max(2_000),
   headers: z
-    .record(z.string().max(200), z.string().max(8_000))
+    .record(
+      z
+        .string()
+        .max(200)
+        .regex(/^[\w-]+$/),
+      z
+        .string()
+        .max(4_000)
+        .regex(/^[\x20-\x7e]*$/),
+    )
     .refine(...atMostEntries(50))
-    .optional(),
+    .optional()
+    .describe("sent with every request; ${MCP_SECRET_X} stands for that variable of the worker's environment"),
+  tools: z
+    .array(z.string().min(1).max(128))
+    .max(100)
+    .optional()
+    .describe('only these of its tools, by the names that the server gives them; absent: all'),
 })
+export type McpServer = z.infer<typeof mcpServerSchema>
 
 /** What may be written of a bot; `group` and `handle` come from its address. */
 export const botWriteSchema = z.strictObject({
@@ -54,7 +73,11 @@ export const botWriteSchema = z.strictObject({
     .default(false)
     .describe('OpenAI: let the provider keep the responses; the journal then holds references'),
   toolNames: z.array(z.string().min(1).max(200)).max(200).default([]),
-  mcpServers: z.array(mcpServerSchema).max(20).default([]),
+  mcpServers: z
+    .array(mcpServerSchema)
+    .max(20)
+    .refine((servers) => new Set(servers.map(({ name }) => name)).size === servers.length, 'two have the same name')
+    .default([]),
   layers: z.array(z.string().min(1).max(200)).max(20).default([]),
   runner: runnerSchema.optional(),
   lane: slugSchema.default('default'),

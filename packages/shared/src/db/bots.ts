@@ -1,9 +1,11 @@
 import type { Bot as BotRow } from './generated/client.ts'
 import { type Bot, type BotRef, type BotWrite, botSchema } from '../contracts/bot.ts'
+import { grantOfJob, type ToolGrant } from '../contracts/tool-grant.ts'
 import { newId } from '../ids.ts'
 import { isUniqueViolation } from './database-errors.ts'
+import type { AgentJob } from './agent-jobs.ts'
 import type { Database } from './database.ts'
-import { storable } from './stored-value.ts'
+import { decodeStored, storable } from './stored-value.ts'
 
 /** The bot, if `userId` may use it: its own, or one that belongs to everybody. */
 export async function findBot(database: Database, ref: BotRef, userId: string): Promise<Bot | undefined> {
@@ -87,7 +89,16 @@ function botFields(bot: BotWrite) {
   }
 }
 
-/** Reads a bot as it is stored beside a job, too. */
+/** The bot as it was when the job was spawned. */
+export function botOfJob(job: Pick<AgentJob, 'botSnapshot'>): Bot {
+  return toBot(Object(decodeStored(job.botSnapshot)))
+}
+
+/** The tools that a job may use, and its children with it. */
+export function toolsOfJob(job: Pick<AgentJob, 'botSnapshot' | 'toolNames'>): ToolGrant {
+  return grantOfJob(botOfJob(job), job.toolNames)
+}
+
 export function toBot(row: BotRow | object): Bot {
   const present = Object.fromEntries(
     Object.entries(row).filter(([name, value]) => name in botSchema.shape && (value !== null || name === 'ownerId')),

@@ -1,5 +1,6 @@
 import type { JobFinding } from '../contracts/finding.ts'
 import { Prisma } from './generated/client.ts'
+import type { Claim } from './agent-jobs.ts'
 import { type Queryable, sql } from './database.ts'
 import { encodeStoredJson, storedText } from './stored-value.ts'
 
@@ -21,6 +22,7 @@ export type EventKind =
   | 'retried'
   | 'repeated-calls'
   | 'late-result'
+  | 'mcp-server'
 
 export interface NewEvent {
   jobId: string
@@ -55,4 +57,18 @@ export async function insertEvents(db: Queryable, events: readonly NewEvent[]): 
   await db.$executeRaw(
     sql`insert into "offshoot"."AgentEvent" ("jobId", "kind", "actorId", "data") values ${Prisma.join(rows)}`,
   )
+}
+
+/** The same from an attempt, while it holds the job. */
+export async function insertEventsOfAttempt(
+  db: Queryable,
+  claim: Claim,
+  events: readonly Pick<NewEvent, 'kind' | 'data'>[],
+): Promise<void> {
+  if (events.length === 0) return
+  const rows = events.map((event) => sql`(${event.kind}, ${encodeStoredJson(event.data ?? {})}::jsonb)`)
+  await db.$executeRaw(sql`
+    insert into "offshoot"."AgentEvent" ("jobId", "kind", "data")
+    select job."id", event.* from "offshoot"."AgentJob" job, (values ${Prisma.join(rows)}) event
+    where job."id" = ${claim.jobId} and job."claimToken" = ${claim.token} and job."state" = 'running'`)
 }

@@ -12,6 +12,7 @@ import {
   type ProgramSpawnInput,
 } from '../contracts/spawn.ts'
 import { characterCount } from '../contracts/text.ts'
+import { grantedNames, narrowGrant, type ToolGrant } from '../contracts/tool-grant.ts'
 import { findBot } from '../db/bots.ts'
 import type { Grant } from '../db/generated/client.ts'
 import { storable } from '../db/stored-value.ts'
@@ -44,7 +45,7 @@ export interface SpawnParent {
   step: number
   toolCallId: string
   /** The tools that the parent has: a child's are a subset. */
-  toolNames: readonly string[]
+  tools: ToolGrant
   /** Which right the parent itself runs on; a delegated job may not delegate further. */
   grant: Grant
   deadlineMsLeft: number
@@ -217,10 +218,8 @@ export function splitModel(model: string): { integration: string; modelName: str
 }
 
 function chooseTools(bot: Bot, parent: SpawnParent | undefined, filter: readonly string[]): string[] | Refusal {
-  const available = bot.toolNames.filter((name) => parent === undefined || parent.toolNames.includes(name))
-  if (filter.length === 0) return available
-  const unknown = filter.filter((name) => !available.includes(name))
-  if (unknown.length > 0)
-    return refuse('unknown_tool', `Unknown tools: ${unknown.join(', ')}. Known: ${available.join(', ')}.`)
-  return available.filter((name) => filter.includes(name))
+  const { grant, unknown } = narrowGrant(bot, parent?.tools, filter)
+  if (unknown.length === 0) return grantedNames(grant)
+  const known = grantedNames(narrowGrant(bot, parent?.tools, []).grant)
+  return refuse('unknown_tool', `Unknown tools: ${unknown.join(', ')}. Known: ${known.join(', ')}.`)
 }

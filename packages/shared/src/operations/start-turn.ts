@@ -3,6 +3,7 @@
 import type { UIMessage } from 'ai'
 import { type Bot, botLabel } from '../contracts/bot.ts'
 import { DEFAULT_MAX_STEPS } from '../contracts/spawn.ts'
+import { grantedNames, grantOfBot } from '../contracts/tool-grant.ts'
 import { appendMessage, findLiveTurn } from '../db/convos.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
 import { findBot } from '../db/bots.ts'
@@ -164,7 +165,7 @@ export async function insertTurnJob({ config }: Pick<Runtime, 'config'>, tx: Tx,
       mode: 'turn',
       inputMessage: input.text,
       inputSeq: input.seq,
-      toolNames: bot.toolNames,
+      toolNames: grantedNames(grantOfBot(bot)),
       maxSteps: DEFAULT_MAX_STEPS,
       layers: bot.layers,
       lane: bot.lane,

@@ -10,6 +10,7 @@ import {
 } from '../contracts/spawn.ts'
 import { tailOf } from '../contracts/text.ts'
 import { readDeadlineMsLeft } from '../db/agent-jobs.ts'
+import { toolsOfJob } from '../db/bots.ts'
 import { loadJobMessages } from '../db/convos.ts'
 import { storable } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
@@ -75,13 +76,14 @@ export async function originOfContext({ database }: Runtime, given: SpawnContext
     throw new Error(
       `The spawn context names the parent job ${context.parentJobId}, which is not a live job of user ${context.userId}.`,
     )
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, toolNames, grant } = parent
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, grant } = parent
   const deadlineMsLeft = await readDeadlineMsLeft(database, jobId)
+  const tools = toolsOfJob(parent)
   // Not the id of the host's own tool call: endpoints reuse those, and it would stand for a call of the parent job's model.
   const toolCallId = `host:${newId()}`
   return {
     ...origin,
-    parent: { jobId, rootJobId, ancestorIds, triggeredByIds, step, toolCallId, toolNames, grant, deadlineMsLeft },
+    parent: { jobId, rootJobId, ancestorIds, triggeredByIds, step, toolCallId, tools, grant, deadlineMsLeft },
   }
 }
 
