@@ -193,7 +193,7 @@ export const chatBodySchema = z.strictObject({
     .describe('while a turn is live: steer it with this message, or answer 409'),
 })
 
-/** A bot as those see it who may use it. What it was told and how it signs in are for those who may change it. */
+/** A bot as those see it who may use it. What it was told is for those who may change it, its MCP servers for admins. */
 export const botViewSchema = botSchema.omit({ systemPrompt: true, childPrompts: true, mcpServers: true }).extend({
   systemPrompt: botSchema.shape.systemPrompt.optional(),
   childPrompts: botSchema.shape.childPrompts,

@@ -12,6 +12,9 @@ const BOT = {
   integration: 'openai',
   modelName: 'gpt-5',
   systemPrompt: 'Keep this to yourself.',
+}
+const WITH_SERVERS = {
+  ...BOT,
   mcpServers: [{ name: 'files', url: 'https://mcp.example/', headers: { authorization: 'Bearer hidden' } }],
 }
 const put = (address: string, as: Person, bot: object = BOT) =>
@@ -45,6 +48,29 @@ describe('writing a bot', () => {
     for (const [at, answer] of answers.entries()) expect(answer.status === 404).toBe(people[at] !== row.ownerId)
   })
 
+  test('only an admin gives a bot MCP servers: a worker would connect wherever a user likes', async () => {
+    expect(await put('team/connected', 'alice', WITH_SERVERS)).toMatchObject({
+      status: 403,
+      body: { code: 'not_authorized', detail: expect.stringContaining('Only an admin may give a bot mcpServers.') },
+    })
+    expect((await put('team/connected', 'admin', WITH_SERVERS)).status).toBe(201)
+  })
+
+  test.each([
+    ['ftp://mcp.example/', 'files'],
+    ['file:///etc/passwd', 'files'],
+    ['https://mcp.example/', 'my_files'],
+    ['https://mcp.example/', 'a-name-that-is-too-long-for-it'],
+  ])('an MCP server at %s with the name %s is refused', async (url, name) => {
+    const answer = await put('team/odd', 'admin', { ...BOT, mcpServers: [{ name, url }] })
+    expect(answer).toMatchObject({ status: 400, body: { detail: expect.stringContaining('mcpServers') } })
+  })
+
+  test('two MCP servers with one name are refused', async () => {
+    const server = { name: 'files', url: 'https://mcp.example/' }
+    expect((await put('team/odd', 'admin', { ...BOT, mcpServers: [server, server] })).status).toBe(400)
+  })
+
   test('an address or a field that is not known is refused', async () => {
     expect((await put('Team/x', 'alice')).status).toBe(400)
     expect((await put('team/x', 'alice', { ...BOT, ownerId: 'bob' })).body['detail']).toContain('ownerId')
@@ -54,13 +80,21 @@ describe('writing a bot', () => {
 
 describe('reading bots', () => {
   test('SEC-6: what a bot was told and how it signs in is for those who may change it', async () => {
-    await put('team/secretive', 'admin')
+    await put('team/secretive', 'admin', WITH_SERVERS)
     const seen = await api.call('/v1/bots/team/secretive', { as: 'alice' })
     expect(seen.status).toBe(200)
     expect(await seen.text()).not.toMatch(/Keep this to yourself|hidden/)
     const listed = (await api.json('/v1/bots', { as: 'bob' })).body['bots'] as { handle: string }[]
     expect(JSON.stringify(listed.find((bot) => bot.handle === 'secretive'))).not.toMatch(/Keep this|hidden/)
-    expect(await api.json('/v1/bots/team/secretive', { as: 'admin' })).toMatchObject({ body: BOT })
+    expect(await api.json('/v1/bots/team/secretive', { as: 'admin' })).toMatchObject({ body: WITH_SERVERS })
+  })
+
+  test('SEC-6: how a bot signs in is for admins, also where an admin has given MCP servers to a user’s bot', async () => {
+    await put('team/served', 'alice')
+    await put('team/served', 'admin', WITH_SERVERS)
+    const { body } = await api.json('/v1/bots/team/served', { as: 'alice' })
+    expect(body).toMatchObject({ ownerId: 'alice', systemPrompt: BOT.systemPrompt })
+    expect(JSON.stringify(body)).not.toContain('hidden')
   })
 
   test('the list holds one’s own and everybody’s', async () => {

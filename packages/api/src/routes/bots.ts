@@ -1,4 +1,5 @@
-// Bots over HTTP. A bot of somebody else is not found; what a bot was told is shown to those who may change it.
+// Bots over HTTP. A bot of somebody else is not found; what a bot was told is shown to those who may change it. MCP servers
+// are for admins: a worker connects to them from inside, with what their headers say.
 import { type Bot, botLabel, botSchema, botWriteSchema } from '@offshoot/shared/contracts/bot'
 import { listBots, putBotAs, toBot } from '@offshoot/shared/db/bots'
 import type { Runtime } from '@offshoot/shared/runtime'
@@ -32,6 +33,8 @@ export function botRoutes({ database }: Pick<Runtime, 'database'>): Router {
     const caller = callerOf(request)
     const address = readAddress(request)
     const write = readBody(botWriteSchema, request)
+    if (write.mcpServers.length > 0 && !caller.admin)
+      throw problem('not_authorized', 'Only an admin may give a bot mcpServers. Leave them out, or ask an admin.')
     const written = await putBotAs(database, address, write, caller)
     if (written === undefined) {
       const present = await database.bot.findUnique({ where: { group_handle: address } })
@@ -56,8 +59,10 @@ function mayChange(bot: { ownerId: string | null }, caller: Caller): boolean {
 }
 
 function toView(bot: Bot, caller: Caller): z.infer<typeof botViewSchema> {
-  if (mayChange(bot, caller)) return bot
-  const { systemPrompt: _systemPrompt, childPrompts: _childPrompts, mcpServers: _mcpServers, ...view } = bot
+  if (caller.admin) return bot
+  const { mcpServers: _mcpServers, ...own } = bot
+  if (mayChange(bot, caller)) return own
+  const { systemPrompt: _systemPrompt, childPrompts: _childPrompts, ...view } = own
   return view
 }
 
