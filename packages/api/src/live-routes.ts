@@ -1,9 +1,9 @@
 // Server-sent events: a job's frames as the AI SDK's UI message stream. A viewer is served one frame after the other, so
 // one that does not read holds a few batches in memory and slows nobody; leaving never stops the job.
+import { jobFrames } from '@offshoot/shared/operations/job-frames'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { UI_MESSAGE_STREAM_HEADERS } from 'ai'
 import type { Request, Response } from 'express'
-import { jobFrames } from './live-frames.ts'
 import type { OpenRequests } from './open-requests.ts'
 
 /** A comment at least every 15 s keeps proxies from closing a quiet stream (UX-2). */
@@ -21,7 +21,7 @@ export async function streamJob(
   { runtime, openRequests }: LiveContext,
   request: Request,
   response: Response,
-  job: { id: string; convoId: string; inputSeq: number },
+  job: { id: string },
 ): Promise<void> {
   const signal = openRequests.signalOf(response)
   response

@@ -2,7 +2,7 @@
 // over a cluster. An entry is one batch of frames. Appending is one script that refuses a batch of an attempt older than
 // the newest it has seen, appends a batch once however often it is sent, and numbers the frames. What is over the limits
 // goes from the front; at a job's end nearly all goes, since its messages are stored by then. A viewer that misses frames
-// sees it by their numbers, and gets from the record what they said (packages/api/src/live-frames.ts).
+// sees it by their numbers, and gets from the record what they said (operations/job-frames.ts).
 import type { UIMessageChunk } from 'ai'
 import type { Config } from '../config.ts'
 import type { LiveBatch } from '../contracts/live-frame.ts'

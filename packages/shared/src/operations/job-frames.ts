@@ -1,10 +1,10 @@
 // What a viewer of a job sees, whenever it comes: the live stream from its cursor, and from the stored messages what is
 // missing of it. It begins with a `start` chunk and ends with the job's end.
-import type { Runtime } from '@offshoot/shared/runtime'
-import { agentMessageParts, cutMessageParts } from '@offshoot/shared/agent-message'
-import { loadSteps, loadToolCalls } from '@offshoot/shared/db/journal'
-import { decodeStored } from '@offshoot/shared/db/stored-value'
-import { followAgent } from '@offshoot/shared/operations/follow-agent'
+import type { Runtime } from '../runtime.ts'
+import { agentMessageParts, cutMessageParts } from '../agent-message.ts'
+import { loadSteps, loadToolCalls } from '../db/journal.ts'
+import { decodeStored } from '../db/stored-value.ts'
+import { followAgent } from './follow-agent.ts'
 import type { UIMessage, UIMessageChunk } from 'ai'
 import { createSeenMessage, type SeenMessage } from './seen-message.ts'
 
@@ -15,8 +15,6 @@ export interface Frame {
 }
 
 type FramesRuntime = Pick<Runtime, 'database' | 'signals' | 'liveStreams' | 'logger'>
-type FollowedJob = { id: string; convoId: string; inputSeq: number }
-
 /**
  * A viewer that comes with a cursor goes on from there. Where frames are gone (a stream keeps only so many, Redis was
  * emptied, the viewer read too slowly), it gets at the next beginning of a step, or at the job's end, what is stored and
@@ -24,7 +22,7 @@ type FollowedJob = { id: string; convoId: string; inputSeq: number }
  */
 export async function* jobFrames(
   runtime: FramesRuntime,
-  job: FollowedJob,
+  job: { id: string },
   options: { afterSeq: number; signal: AbortSignal },
 ): AsyncGenerator<Frame> {
   const afterSeq = await usableCursor(runtime, job.id, options.afterSeq)
