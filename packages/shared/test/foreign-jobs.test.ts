@@ -8,6 +8,7 @@ import { newId } from '../src/ids.ts'
 import { abortAgent } from '../src/operations/abort-agent.ts'
 import { checkAgent } from '../src/operations/check-agent.ts'
 import { listAgents, readTree } from '../src/operations/list-agents.ts'
+import { messageAgent } from '../src/operations/message-agent.ts'
 import type { JobReader } from '../src/operations/readable-jobs.ts'
 import { startTurn } from '../src/operations/start-turn.ts'
 
@@ -46,6 +47,7 @@ async function answersOf(reader: JobReader, jobId: string): Promise<string> {
     await checkAgent(stage.runtime, reader, { jobId, includePartial: false, waitSeconds: 30 }),
     await abortAgent(stage.runtime, reader, { jobId, reason: 'mine now' }, 'mallory'),
     await readTree(stage.runtime, reader, jobId),
+    await messageAgent(stage.runtime, reader, { jobId, message: 'mine now' }, 'mallory'),
     await list({ rootJobId: jobId }),
     await list({ parentJobId: jobId }),
   ]

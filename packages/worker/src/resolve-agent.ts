@@ -12,6 +12,7 @@ import { type Overrides, overridesSchema } from '@offshoot/shared/contracts/spaw
 import { READ_RESULT } from '@offshoot/shared/contracts/truncated-result'
 import { splitModel } from '@offshoot/shared/operations/prepare-spawn'
 import type { Runtime } from '@offshoot/shared/runtime'
+import { listAgentsTool, messageAgentTool } from '@offshoot/shared/tools/agent-tools'
 import { abortAgentTool, checkAgentTool } from '@offshoot/shared/tools/job-tools'
 import { readResultTool } from '@offshoot/shared/tools/read-result'
 import { findAiTool } from '@offshoot/shared/tools/registry'
@@ -133,6 +134,8 @@ function resolveTools(runtime: Runtime, job: ClaimedJob, grant: ToolGrant): Tool
     if (name === 'spawnAgent') tools.push([name, spawnAgentToolForWorker()])
     else if (name === 'checkAgent') tools.push([name, checkAgentTool(runtime, whoCalls, { canReadOn: true })])
     else if (name === 'abortAgent') tools.push([name, abortAgentTool(runtime, whoCalls, { canReadOn: true })])
+    else if (name === 'listAgents') tools.push([name, listAgentsTool(runtime, whoCalls)])
+    else if (name === 'messageAgent') tools.push([name, messageAgentTool(runtime, whoCalls)])
     else if (name !== READ_RESULT) {
       const found = findAiTool(name)
       if (found === undefined) missing.push(name)

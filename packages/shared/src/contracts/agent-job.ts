@@ -38,6 +38,8 @@ export const listInputSchema = z.strictObject({
   parentJobId: z.string().max(200).optional(),
   rootJobId: z.string().max(200).optional(),
   convoId: z.string().max(200).optional(),
+  parentConvoId: z.string().max(200).optional().describe("the convo, often a host's, whose turn has spawned the job"),
+  ownerId: z.string().max(200).optional(),
   cursor: z.string().max(200).optional(),
   limit: z.coerce.number().int().min(1).max(200).default(50),
 })

@@ -3,6 +3,7 @@
 import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import type { ModelMessage } from 'ai'
 import { Prisma } from './generated/client.ts'
+import { stepText } from '../agent-message.ts'
 import { knownCount, type Usage } from '../contracts/usage.ts'
 import type { Claim } from './agent-jobs.ts'
 import { type Queryable, sql } from './database.ts'
@@ -58,6 +59,17 @@ export async function loadSteps(db: Queryable, jobId: string): Promise<StoredSte
     responseMessages: row.responseMessages === null ? null : (decodeStored(row.responseMessages) as ModelMessage[]),
     malformed: row.malformed,
   }))
+}
+
+/** The text of a job's last whole step; empty when there is none. */
+export async function loadLastText(db: Queryable, jobId: string): Promise<string> {
+  const row = await db.agentStep.findFirst({
+    where: { jobId, responseMessages: { not: Prisma.DbNull } },
+    orderBy: { index: 'desc' },
+    select: { responseMessages: true },
+  })
+  // Written by `storeWholeStep`.
+  return stepText({ responseMessages: (decodeStored(row?.responseMessages) ?? null) as ModelMessage[] | null })
 }
 
 export async function loadToolCalls(db: Queryable, jobId: string): Promise<StoredToolCall[]> {

@@ -87,16 +87,25 @@ async function partialMessage({ database }: Runtime, job: AgentJob, liveText: st
 }
 
 async function readProgress(runtime: Runtime, job: AgentJob): Promise<JobProgress> {
-  const { database, liveStreams, signals, logger } = runtime
   const progress: JobProgress = { step: job.steps, maxSteps: job.maxSteps }
-  const openCall = await database.agentToolCall.findFirst({
+  const openCall = await runtime.database.agentToolCall.findFirst({
     where: { jobId: job.id, finishedAt: null },
     orderBy: { startedAt: 'desc' },
   })
   if (openCall !== null) progress.currentTool = openCall.toolName
   if (job.state === 'pending') return { ...progress, ...(await readPlaceInQueue(runtime, job)) }
-  if (job.claimToken === null || !signals.pulse.isOk()) return progress
+  const text = await readLiveText(runtime, job)
+  if (text !== '') progress.lastText = tailOf(text, LAST_TEXT_LENGTH)
+  return progress
+}
+
+/** What a worker has said of the step under way; empty while none runs the job, or Redis is away. */
+export async function readLiveText(
+  { liveStreams, signals, logger }: Pick<Runtime, 'liveStreams' | 'signals' | 'logger'>,
+  job: Pick<AgentJob, 'id' | 'claimToken' | 'state'>,
+): Promise<string> {
   let text = ''
+  if (job.claimToken === null || isTerminal(job.state) || !signals.pulse.isOk()) return text
   try {
     for (const { chunks } of await liveStreams.readTail(job.id)) {
       for (const chunk of chunks) {
@@ -107,8 +116,7 @@ async function readProgress(runtime: Runtime, job: AgentJob): Promise<JobProgres
   } catch (error) {
     logger.debug({ jobId: job.id, error }, 'live text not readable')
   }
-  if (text !== '') progress.lastText = tailOf(text, LAST_TEXT_LENGTH)
-  return progress
+  return text
 }
 
 /** Where a job stands that is to be taken by a worker, and what keeps workers from it. */

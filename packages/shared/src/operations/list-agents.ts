@@ -1,11 +1,15 @@
 import { toJobView } from '../agent-views.ts'
 import type { AgentJobPage, AgentTreeView, ListInput } from '../contracts/agent-job.ts'
+import { LIVE_STATES, projectState, TERMINAL_STATES } from '../contracts/job-state.ts'
+import type { ListAgentsInput, ListAgentsOutput } from '../contracts/list-agents.ts'
+import { tailOf } from '../contracts/text.ts'
 import { addUsage, UNKNOWN_USAGE, type Usage } from '../contracts/usage.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import type { Prisma } from '../db/generated/client.ts'
+import { loadLastText } from '../db/journal.ts'
 import { storable } from '../db/stored-value.ts'
 import type { Runtime } from '../runtime.ts'
-import { findReadableJob } from './check-agent.ts'
+import { findReadableJob, readLiveText } from './check-agent.ts'
 import { type JobReader, readableJobs } from './readable-jobs.ts'
 
 /** The reader's jobs, newest first. The cursor is the last job's id. */
@@ -17,11 +21,12 @@ export async function listAgents(
   const input = storable(asked)
   const filters: Prisma.AgentJobWhereInput[] = [readableJobs(reader)]
   if (input.state !== undefined) filters.push(whereState(input.state))
-  if (input.live !== undefined)
-    filters.push({ state: { in: input.live ? ['pending', 'running'] : ['completed', 'failed', 'aborted'] } })
+  if (input.live !== undefined) filters.push({ state: { in: [...(input.live ? LIVE_STATES : TERMINAL_STATES)] } })
   if (input.parentJobId !== undefined) filters.push({ parentJobId: input.parentJobId })
   if (input.rootJobId !== undefined) filters.push({ rootJobId: input.rootJobId })
   if (input.convoId !== undefined) filters.push({ convoId: input.convoId })
+  if (input.parentConvoId !== undefined) filters.push({ parentConvoId: input.parentConvoId })
+  if (input.ownerId !== undefined) filters.push({ ownerId: input.ownerId })
   if (input.cursor !== undefined) filters.push({ id: { lt: input.cursor } })
   const rows = await database.agentJob.findMany({
     where: { AND: filters },
@@ -34,6 +39,38 @@ export async function listAgents(
     jobs: jobs.map(toJobView),
     ...(rows.length > input.limit && last !== undefined ? { nextCursor: last.id } : {}),
   }
+}
+
+/** Characters of what a sub-agent said last: a model reads many of them at once. */
+const LAST_TEXT_LENGTH = 300
+
+/** The reader's sub-agents at a glance, newest first. An admin, too, sees its own only: what a model reads stays small. */
+export async function listSubAgents(
+  runtime: Runtime,
+  reader: JobReader,
+  { live, limit }: ListAgentsInput,
+): Promise<ListAgentsOutput> {
+  const own = 'userId' in reader ? { ...reader, admin: false } : reader
+  const jobs = await runtime.database.agentJob.findMany({
+    where: { AND: [readableJobs(own), { depth: { gt: 0 } }, live ? { state: { in: [...LIVE_STATES] } } : {}] },
+    orderBy: { id: 'desc' },
+    take: limit,
+  })
+  const agents = jobs.map(async (job) => {
+    const text = tailOf(
+      job.result ?? ((await readLiveText(runtime, job)) || (await loadLastText(runtime.database, job.id))),
+      LAST_TEXT_LENGTH,
+    )
+    return {
+      jobId: job.id,
+      bot: job.botLabel,
+      state: projectState(job),
+      step: job.steps,
+      ageSeconds: Math.max(0, Math.round((Date.now() - job.createdAt.getTime()) / 1_000)),
+      ...(text === '' ? {} : { lastText: text }),
+    }
+  })
+  return { agents: await Promise.all(agents) }
 }
 
 /** The state as others see it: a pending job that was claimed before shows as running. */

@@ -1,0 +1,50 @@
+// The sub-agent tools of a host, and listAgents and messageAgent, which are there for those who ask for them.
+import { tool, type Tool, type ToolSet } from 'ai'
+import { type ListAgentsInput, listAgentsInputSchema, type ListAgentsOutput } from '../contracts/list-agents.ts'
+import { type MessageInput, messageInputSchema, type MessageReceipt } from '../contracts/message.ts'
+import { listSubAgents } from '../operations/list-agents.ts'
+import { messageAgent } from '../operations/message-agent.ts'
+import type { Runtime } from '../runtime.ts'
+import { abortAgentTool, checkAgentTool, type WhoCalls } from './job-tools.ts'
+import { modelInput } from './model-input.ts'
+import { spawnAgentToolForHost } from './spawn-agent.ts'
+
+export interface AgentToolsOptions {
+  /** Also listAgents and messageAgent. */
+  extended?: boolean
+}
+
+/** The tools for a host's own `streamText`. */
+export function createAgentTools(
+  runtime: Runtime,
+  whoCalls: WhoCalls,
+  { extended = false }: AgentToolsOptions = {},
+): ToolSet {
+  return {
+    spawnAgent: spawnAgentToolForHost(runtime),
+    checkAgent: checkAgentTool(runtime, whoCalls),
+    abortAgent: abortAgentTool(runtime, whoCalls),
+    ...(extended
+      ? { listAgents: listAgentsTool(runtime, whoCalls), messageAgent: messageAgentTool(runtime, whoCalls) }
+      : {}),
+  }
+}
+
+export function listAgentsTool(runtime: Runtime, whoCalls: WhoCalls): Tool<ListAgentsInput, ListAgentsOutput> {
+  return tool({
+    description: 'Lists your sub-agents, the newest first: their state, how far they are, and what they said last.',
+    inputSchema: modelInput(listAgentsInputSchema, []),
+    execute: async (input: ListAgentsInput) => listSubAgents(runtime, (await whoCalls()).reader, input),
+  })
+}
+
+export function messageAgentTool(runtime: Runtime, whoCalls: WhoCalls): Tool<MessageInput, MessageReceipt> {
+  return tool({
+    description: 'Sends a message to a sub-agent of yours that has not ended. It reads it before its next step.',
+    inputSchema: modelInput(messageInputSchema, ['jobId', 'message']),
+    execute: async (input: MessageInput) => {
+      const { reader, actorId } = await whoCalls()
+      return messageAgent(runtime, reader, input, actorId)
+    },
+  })
+}
