@@ -5,7 +5,7 @@ import type { SpawnContext } from '@offshoot/shared/spawn-context'
 const researcher = { botGroup: 'forge', botHandle: 'researcher' }
 
 export async function withinLimits(offshoot: Offshoot, caller: SpawnContext, question: string) {
-  return offshoot.spawn(caller, {
+  return offshoot.run(caller, {
     bot: researcher,
     message: question,
     timeoutSeconds: 120,

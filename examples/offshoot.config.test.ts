@@ -30,7 +30,7 @@ test('a bot uses the tool and the provider of the config module', async () => {
     'There are 41.',
   ])
 
-  const outcome = await offshoot.spawn(
+  const outcome = await offshoot.run(
     {
       userId: 'alice',
       parentConvoId: 'chat-1',
@@ -56,7 +56,7 @@ test('an order is placed with the key of its call', async () => {
   await example.stage.putBot('buyer', { toolNames: ['placeOrder'], integration: 'gateway', modelName: 'house-model' })
   gateway.answer('Order two Kling, one by one.', [{ calls: [orderCall('call_0'), orderCall('call_1')] }, 'Ordered.'])
 
-  const outcome = await offshoot.spawn(
+  const outcome = await offshoot.run(
     {
       userId: 'alice',
       parentConvoId: 'chat-1',

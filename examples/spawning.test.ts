@@ -1,6 +1,5 @@
 import { createOffshoot, type Offshoot } from '@offshoot/shared'
 import type { SpawnContext } from '@offshoot/shared/spawn-context'
-import { waitUntil } from '@offshoot/testing/wait-until'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type ExampleStage, openExampleStage } from './example-stage.ts'
 import * as spawning from './spawning.ts'
@@ -76,7 +75,7 @@ test('alice runs a sub-agent as bob only when she may', async () => {
 test('the same key gives the same job', async () => {
   const first = await spawning.startOnce(offshoot, alice, '17')
   const again = await spawning.startOnce(offshoot, alice, '17')
-  expect(again.jobId).toBe(first.jobId)
-  await waitUntil(async () => (await offshoot.check('alice', { jobId: first.jobId })).state === 'completed')
+  expect(again.id).toBe(first.id)
+  expect(await again.await()).toMatchObject({ state: 'completed', result: 'It is on its way.' })
   expect(example.mock.calls('Look into order 17.')).toBe(1)
 })

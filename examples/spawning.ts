@@ -5,31 +5,31 @@ import type { SpawnContext } from '@offshoot/shared/spawn-context'
 const researcher = { botGroup: 'forge', botHandle: 'researcher' }
 
 export async function waitForAnswer(offshoot: Offshoot, caller: SpawnContext, question: string) {
-  const outcome = await offshoot.spawn(caller, { bot: researcher, message: question, timeoutSeconds: 120 })
+  const outcome = await offshoot.run(caller, { bot: researcher, message: question, timeoutSeconds: 120 })
   if (outcome.state !== 'completed') throw new Error(`The researcher failed: ${JSON.stringify(outcome)}`)
   return outcome.result
 }
 
 export async function lookLater(offshoot: Offshoot, caller: SpawnContext, question: string) {
-  const started = await offshoot.spawn(caller, { bot: researcher, message: question, mode: 'async' })
+  const { id } = await offshoot.spawn(caller, { bot: researcher, message: question, mode: 'async' })
   // … other work; the id may also be stored, and looked up by another process after a restart.
-  const job = await offshoot.check(caller.userId, { jobId: started.jobId, waitSeconds: 60 })
+  const job = await offshoot.check(caller.userId, { jobId: id, waitSeconds: 60 })
   return job.state === 'completed' ? job.result : job.progress
 }
 
 export async function changeYourMind(offshoot: Offshoot, caller: SpawnContext, question: string) {
-  const started = await offshoot.spawn(caller, { bot: researcher, message: question, mode: 'async' })
-  const { state, partialResult } = await offshoot.abort(caller.userId, { jobId: started.jobId, reason: 'not needed' })
+  const handle = await offshoot.spawn(caller, { bot: researcher, message: question, mode: 'async' })
+  const { state, partialResult } = await handle.abort('not needed')
   return { state, partialResult }
 }
 
 export async function stopWaiting(offshoot: Offshoot, caller: SpawnContext, question: string) {
   const twoSeconds = AbortSignal.timeout(2_000)
-  return offshoot.spawn(caller, { bot: researcher, message: question }, { signal: twoSeconds })
+  return offshoot.run(caller, { bot: researcher, message: question }, { signal: twoSeconds })
 }
 
 export async function runItDifferently(offshoot: Offshoot, caller: SpawnContext, question: string) {
-  return offshoot.spawn(caller, {
+  return offshoot.run(caller, {
     bot: researcher,
     message: question,
     overrides: {
@@ -43,7 +43,7 @@ export async function runItDifferently(offshoot: Offshoot, caller: SpawnContext,
 }
 
 export async function runAsSomebodyElse(offshoot: Offshoot, caller: SpawnContext, userId: string, question: string) {
-  return offshoot.spawn(caller, { bot: researcher, message: question, runAsUserId: userId })
+  return offshoot.run(caller, { bot: researcher, message: question, runAsUserId: userId })
 }
 
 export async function startOnce(offshoot: Offshoot, caller: SpawnContext, orderId: string) {

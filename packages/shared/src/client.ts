@@ -1,22 +1,25 @@
 // What a host imports: the sub-agent tools for its own `streamText`, and the operations for its own code.
 import type { ToolSet } from 'ai'
+import { type AgentHandle, type AgentOutcome, createAgentHandle, refusedHandle } from './agent-handle.ts'
 import { type AbortInput, abortInputSchema, type AbortOutput } from './contracts/abort.ts'
+import { type AgentJobView, listInputSchema } from './contracts/agent-job.ts'
 import { type CheckInput, checkInputSchema, type CheckOutput } from './contracts/check.ts'
-import { type ProgramSpawnInput, programSpawnInputSchema, type SpawnOutput } from './contracts/spawn.ts'
-import { READ_RESULT } from './contracts/truncated-result.ts'
+import { programSpawnInputSchema } from './contracts/spawn.ts'
 import { loadConfig } from './config.ts'
 import { storedText } from './db/stored-value.ts'
 import { isAdmin } from './db/users.ts'
 import { createExtensions, type ExtensionsInput, loadExtensions } from './extensions.ts'
 import { createLogger, type Logger } from './logger.ts'
 import { abortAgent } from './operations/abort-agent.ts'
-import { checkAgent } from './operations/check-agent.ts'
+import { checkAgent, findReadableJob } from './operations/check-agent.ts'
+import { listAgents } from './operations/list-agents.ts'
+import type { SpawnOrigin } from './operations/prepare-spawn.ts'
 import type { JobReader } from './operations/readable-jobs.ts'
 import { openRuntime } from './runtime.ts'
 import { getSpawnContext, runWithSpawnContext, type SpawnContext } from './spawn-context.ts'
-import { abortAgentTool, checkAgentTool } from './tools/job-tools.ts'
-import { readResultTool } from './tools/read-result.ts'
-import { originOfContext, runSpawn, spawnAgentToolForHost } from './tools/spawn-agent.ts'
+import { spawnAgent } from './operations/spawn-agent.ts'
+import { type AgentToolsOptions, createAgentTools } from './tools/agent-tools.ts'
+import { originOfContext, refusalOf, runSpawn } from './tools/spawn-agent.ts'
 import { z } from 'zod'
 
 export interface OffshootOptions {
@@ -29,24 +32,47 @@ export interface OffshootOptions {
 
 const idempotencyKeySchema = z.string().min(1).max(200)
 
-export interface HostToolOptions {
-  /**
-   * Adds `readResult`, with which the model reads the rest of a sub-agent's result that is too long to be shown whole
-   * (50,000 characters). Without it the model gets head and tail. Default: false.
-   */
-  readResult?: boolean
+export type ProgramSpawn = z.input<typeof programSpawnInputSchema>
+
+/** Which live jobs; without any field all that the user may see. */
+export interface LiveFilter {
+  /** Spawned from this convo of the host. */
+  parentConvoId?: string
+  /** Of this tree. */
+  rootJobId?: string
+  /** Run as this user. */
+  ownerId?: string
+  /** 1 to 200, by default 50. */
+  limit?: number
+  /** `nextCursor` of the page before. */
+  cursor?: string
 }
 
+/** A handle with the job as it stood when it was listed, the tags given at spawn included. */
+export type LiveAgent = AgentHandle & { readonly job: AgentJobView }
+
 export interface Offshoot {
-  /** spawnAgent, checkAgent and abortAgent, for `streamText({ tools })` inside `runWithSpawnContext`. */
-  tools(options?: HostToolOptions): ToolSet
+  /**
+   * spawnAgent, checkAgent and abortAgent, for `streamText({ tools })` inside `runWithSpawnContext`; with
+   * `{ extended: true }` also listAgents and messageAgent, with `{ readResult: true }` also readResult.
+   */
+  tools(options?: AgentToolsOptions): ToolSet
   runWithSpawnContext: typeof runWithSpawnContext
-  /** Spawns for the caller in `context`; in sync mode resolves with the outcome. Refusals are outputs, too. */
-  spawn(
+  /**
+   * Spawns for the caller in `context`. Resolves as soon as the spawn is committed, in either mode. A refusal is a handle,
+   * too: its id is empty, its status `failed`, and its outcome says what is allowed.
+   */
+  spawn(context: SpawnContext, input: ProgramSpawn, options?: { idempotencyKey?: string }): Promise<AgentHandle>
+  /** Spawns in sync mode and resolves with the outcome. `signal` ends the sub-agent, not only the wait. */
+  run(
     context: SpawnContext,
-    input: z.input<typeof programSpawnInputSchema>,
+    input: Omit<ProgramSpawn, 'mode'>,
     options?: { signal?: AbortSignal; idempotencyKey?: string },
-  ): Promise<SpawnOutput>
+  ): Promise<AgentOutcome>
+  /** The handle of a job, in any process; undefined for one that is unknown or not the user's. */
+  attach(userId: string, jobId: string): Promise<AgentHandle | undefined>
+  /** The user's jobs that have not ended, newest first. */
+  listLive(userId: string, filter?: LiveFilter): Promise<{ agents: LiveAgent[]; nextCursor?: string }>
   check(userId: string, input: z.input<typeof checkInputSchema>): Promise<CheckOutput>
   abort(userId: string, input: AbortInput): Promise<AbortOutput>
   /** What this process has counted, as text for Prometheus: spawns, refusals, what was told to others. */
@@ -68,28 +94,49 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     userId,
     admin: await isAdmin(runtime.database, userId),
   })
+  const handleOf = (jobId: string, userId: string) =>
+    createAgentHandle(runtime, jobId, { userId, reader: () => readerOf(userId) })
+  const originOf = async (context: SpawnContext, idempotencyKey: string | undefined): Promise<SpawnOrigin> => {
+    const origin = await originOfContext(runtime, context)
+    return idempotencyKey === undefined
+      ? origin
+      : { ...origin, idempotencyKey: idempotencyKeySchema.parse(idempotencyKey) }
+  }
   const whoCalls = async () => {
     const userId = storedText(getSpawnContext().userId)
     return { reader: await readerOf(userId), actorId: userId }
   }
   return {
-    tools: ({ readResult = false } = {}) => ({
-      spawnAgent: spawnAgentToolForHost(runtime, { canReadOn: readResult }),
-      checkAgent: checkAgentTool(runtime, whoCalls, { canReadOn: readResult }),
-      abortAgent: abortAgentTool(runtime, whoCalls, { canReadOn: readResult }),
-      ...(readResult ? { [READ_RESULT]: readResultTool(runtime, whoCalls) } : {}),
-    }),
+    tools: (toolsOptions) => createAgentTools(runtime, whoCalls, toolsOptions),
     runWithSpawnContext,
-    async spawn(context, input, { signal, idempotencyKey } = {}) {
-      const parsed: ProgramSpawnInput = programSpawnInputSchema.parse(input)
-      const from = await originOfContext(runtime, context)
-      const origin =
-        idempotencyKey === undefined ? from : { ...from, idempotencyKey: idempotencyKeySchema.parse(idempotencyKey) }
-      let output: SpawnOutput | undefined
-      for await (const progress of runSpawn(runtime, origin, parsed, signal))
-        if (!('message' in progress)) output = progress
-      if (output === undefined) throw new Error('The spawn ended without an outcome.')
-      return output
+    async spawn(context, asked, { idempotencyKey } = {}) {
+      const input = programSpawnInputSchema.parse(asked)
+      const answer = await spawnAgent(runtime, await originOf(context, idempotencyKey), input)
+      return answer.kind === 'accepted'
+        ? handleOf(answer.job.id, storedText(context.userId))
+        : refusedHandle(refusalOf(input, answer))
+    },
+    async run(context, asked, { signal, idempotencyKey } = {}) {
+      const input = programSpawnInputSchema.parse({ ...asked, mode: 'sync' })
+      const origin = await originOf(context, idempotencyKey)
+      for await (const output of runSpawn(runtime, origin, input, signal)) if ('reason' in output) return output
+      throw new Error('The spawn ended without an outcome.')
+    },
+    async attach(asked, jobId) {
+      const userId = storedText(asked)
+      const job = await findReadableJob(runtime, await readerOf(userId), jobId)
+      return job === null ? undefined : handleOf(job.id, userId)
+    },
+    async listLive(asked, filter = {}) {
+      const userId = storedText(asked)
+      const page = await listAgents(runtime, await readerOf(userId), {
+        ...listInputSchema.parse(filter),
+        live: true,
+      })
+      return {
+        ...(page.nextCursor === undefined ? {} : { nextCursor: page.nextCursor }),
+        agents: page.jobs.map((job) => ({ ...handleOf(job.jobId, userId), job })),
+      }
     },
     check: async (userId, input) =>
       checkAgent(runtime, await readerOf(storedText(userId)), checkInputSchema.parse(input) satisfies CheckInput),

@@ -254,23 +254,23 @@ test('an async spawn goes on by itself; checkAgent looks at it, abortAgent ends 
 })
 
 test('SEC-1: through the tools nobody sees or ends a job of another user', async () => {
-  const job = await offshoot.spawn(alice, { bot: writer, message: 'Never end.', mode: 'async' })
-  const notFound = { state: 'failed', error: `Job ${job.jobId} not found.` }
+  const { id: jobId } = await offshoot.spawn(alice, { bot: writer, message: 'Never end.', mode: 'async' })
+  const notFound = { state: 'failed', error: `Job ${jobId} not found.` }
   const calls = [
-    { name: 'checkAgent', arguments: { jobId: job.jobId } },
-    { name: 'abortAgent', arguments: { jobId: job.jobId } },
+    { name: 'checkAgent', arguments: { jobId } },
+    { name: 'abortAgent', arguments: { jobId } },
   ]
   mock.answer('Meddle.', [{ calls }, 'I could not.'])
   await chat('Meddle.', { context: { ...alice, userId: 'mallory' } })
   expect(toolResultSeenByModel('Meddle.', 0)).toEqual({ ...notFound, progress: null, result: null })
-  expect(toolResultSeenByModel('Meddle.', 1)).toEqual({ ...notFound, jobId: job.jobId, abortedDescendants: 0 })
-  expect(await offshoot.check('mallory', { jobId: job.jobId })).toEqual({ ...notFound, jobId: job.jobId })
-  expect((await offshoot.check('admin', { jobId: job.jobId })).error).toBeUndefined()
-  expect(await offshoot.abort('alice', { jobId: job.jobId })).toMatchObject({ state: 'aborted' })
+  expect(toolResultSeenByModel('Meddle.', 1)).toEqual({ ...notFound, jobId, abortedDescendants: 0 })
+  expect(await offshoot.check('mallory', { jobId })).toEqual({ ...notFound, jobId })
+  expect((await offshoot.check('admin', { jobId })).error).toBeUndefined()
+  expect(await offshoot.abort('alice', { jobId })).toMatchObject({ state: 'aborted' })
 })
 
 test('COST-6: checkAgent waits on the server and answers within 0.5 s of the end', async () => {
-  const { jobId } = await offshoot.spawn(alice, { bot: writer, message: 'Write slowly.', mode: 'async' })
+  const { id: jobId } = await offshoot.spawn(alice, { bot: writer, message: 'Write slowly.', mode: 'async' })
   const answer = await offshoot.check('alice', { jobId, waitSeconds: 60 })
   const { finishedAt } = await readJob(stage, jobId)
   expect(Date.now() - (finishedAt?.getTime() ?? 0)).toBeLessThan(500)
@@ -279,7 +279,7 @@ test('COST-6: checkAgent waits on the server and answers within 0.5 s of the end
 })
 
 test('COST-6: a waiting check answers with the state as it stands when its time is up', async () => {
-  const { jobId } = await offshoot.spawn(alice, { bot: writer, message: 'Never end.', mode: 'async' })
+  const { id: jobId } = await offshoot.spawn(alice, { bot: writer, message: 'Never end.', mode: 'async' })
   const before = performance.now()
   expect(await offshoot.check('alice', { jobId, waitSeconds: 1 })).toMatchObject({ jobId, state: 'running' })
   expect(performance.now() - before).toBeGreaterThan(950)
@@ -307,23 +307,23 @@ test('outside a spawn context the call is an error that says what to do', async 
 })
 
 test('a program spawns, waits and gives up with a signal of its own', async () => {
-  expect(await offshoot.spawn(alice, { bot: writer, message: 'Be short.' })).toMatchObject({
+  expect(await offshoot.run(alice, { bot: writer, message: 'Be short.' })).toMatchObject({
     mode: 'sync',
     state: 'completed',
     result: 'A poem.',
   })
-  const outcome = await offshoot.spawn(
+  const outcome = await offshoot.run(
     alice,
     { bot: writer, message: 'Never end.' },
     { signal: AbortSignal.timeout(500) },
   )
   expect(outcome).toMatchObject({ mode: 'sync', state: 'aborted', reason: 'aborted_by_parent' })
-  const early = await offshoot.spawn(alice, { bot: writer, message: 'Never end.' }, { signal: AbortSignal.abort() })
+  const early = await offshoot.run(alice, { bot: writer, message: 'Never end.' }, { signal: AbortSignal.abort() })
   expect(early).toMatchObject({ mode: 'sync', state: 'aborted' })
 })
 
 test("a spawn in the name of a job that is not the caller's is an error", async () => {
-  const { jobId } = await offshoot.spawn(alice, { bot: writer, message: 'Be short.', mode: 'async' })
+  const { id: jobId } = await offshoot.spawn(alice, { bot: writer, message: 'Be short.', mode: 'async' })
   const context = { ...alice, userId: 'mallory', parentJobId: jobId }
   await expect(offshoot.spawn(context, { bot: writer, message: 'Be short.' })).rejects.toThrow(
     `The spawn context names the parent job ${jobId}, which is not a live job of user mallory.`,

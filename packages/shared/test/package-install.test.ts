@@ -73,14 +73,16 @@ test('STATE-11: plain JavaScript imports it, spawns and checks, and the process 
      const offshoot = await createOffshoot({ extensions: {} })
      const context = { userId: 'alice', parentConvoId: 'c', parentConvoOwnerId: 'alice', parentConvoSpaceId: null, spawnDepth: 0 }
      const job = await offshoot.spawn(context, { bot: { botGroup: 'forge', botHandle: 'writer' }, message: 'Write.', mode: 'async' })
-     const seen = await offshoot.check('alice', { jobId: job.jobId })
+     const seen = await offshoot.check('alice', { jobId: job.id })
      const sameModule = offshoot.runWithSpawnContext(context, () => getSpawnContext().userId)
+     const status = await job.status()
      await offshoot.close()
-     console.log(JSON.stringify({ job, seen, sameModule, tools: Object.keys(offshoot.tools()) }))`,
+     console.log(JSON.stringify({ id: job.id, status, seen, sameModule, tools: Object.keys(offshoot.tools()) }))`,
   )
   const printed: unknown = JSON.parse(await run(process.execPath, ['host.js'], consumer, stage.environment))
   expect(printed).toMatchObject({
-    job: { mode: 'async', state: 'pending' },
+    id: expect.stringMatching(/^[0-9a-f-]{36}$/),
+    status: 'pending',
     seen: { state: 'pending', progress: { step: 0, maxSteps: 25 } },
     sameModule: 'alice',
     tools: ['spawnAgent', 'checkAgent', 'abortAgent'],
@@ -93,20 +95,21 @@ test('its types check in a TypeScript project: right uses pass, wrong ones do no
     'host.ts',
     `import { createOffshoot, type Offshoot } from '@offshoot/shared'
      import { defineConfig } from '@offshoot/shared/extensions'
-     import type { SpawnOutput } from '@offshoot/shared/contracts/spawn'
+     import type { AgentHandle, AgentOutcome } from '@offshoot/shared/agent-handle'
      import type { SpawnContext } from '@offshoot/shared/spawn-context'
      import { streamText } from 'ai'
 
      export const config = defineConfig({ resolveBot: async (ref, caller) => undefined })
      export async function use(context: SpawnContext): Promise<string | null> {
        const offshoot: Offshoot = await createOffshoot()
-       const outcome: SpawnOutput = await offshoot.spawn(context, { bot: { botId: 'b' }, message: 'Write.' })
+       const handle: AgentHandle = await offshoot.spawn(context, { bot: { botId: 'b' }, message: 'Write.' })
+       const outcome: AgentOutcome = await handle.await(1_000)
        // @ts-expect-error: a bot has no name
        await offshoot.spawn(context, { bot: { name: 'b' }, message: 'Write.' })
        // @ts-expect-error: there is no such state
        const wrong = outcome.state === 'sleeping'
        offshoot.runWithSpawnContext(context, () => streamText({ model: 'any', prompt: 'p', tools: offshoot.tools() }))
-       const checked = await offshoot.check(context.userId, { jobId: outcome.jobId })
+       const checked = await offshoot.check(context.userId, { jobId: handle.id })
        return wrong ? null : (checked.result ?? null)
      }`,
   )

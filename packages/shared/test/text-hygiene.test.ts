@@ -66,7 +66,7 @@ describe('LOSS-7 LOSS-8: U+0000 and half an emoji are stored legibly', () => {
       runAsUserId: `delegate-${BAD}`,
     }
     const options = { idempotencyKey: `key-${BAD}` }
-    const { jobId } = await offshoot.spawn(context, input, options)
+    const { id: jobId } = await offshoot.spawn(context, input, options)
     expect(await readJob(stage, jobId)).toMatchObject({
       triggeredById: `user-${LEGIBLE}`,
       triggeredByIds: [`user-${LEGIBLE}`],
@@ -81,12 +81,12 @@ describe('LOSS-7 LOSS-8: U+0000 and half an emoji are stored legibly', () => {
       completionEventData: { [LEGIBLE]: [LEGIBLE] },
     })
     // The same words find it again, as the same user.
-    expect(await offshoot.spawn(context, input, options)).toMatchObject({ jobId })
+    expect(await offshoot.spawn(context, input, options)).toMatchObject({ id: jobId })
     expect(await offshoot.check(context.userId, { jobId })).toMatchObject({ jobId, state: 'pending' })
     expect(await offshoot.abort(context.userId, { jobId, reason: BAD })).toMatchObject({ state: 'aborted' })
     expect(await readJob(stage, jobId)).toMatchObject({ abortText: LEGIBLE, abortRequestedBy: `user-${LEGIBLE}` })
     const own = await offshoot.spawn(context, { bot: writer, message: 'x', mode: 'async' })
-    const { convoId } = await readJob(stage, own.jobId)
+    const { convoId } = await readJob(stage, own.id)
     expect(await stage.runtime.database.convo.findUnique({ where: { id: convoId } })).toMatchObject({
       ownerId: `user-${LEGIBLE}`,
       spaceId: `space-${LEGIBLE}`,

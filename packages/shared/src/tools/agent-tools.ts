@@ -2,28 +2,36 @@
 import { tool, type Tool, type ToolSet } from 'ai'
 import { type ListAgentsInput, listAgentsInputSchema, type ListAgentsOutput } from '../contracts/list-agents.ts'
 import { type MessageInput, messageInputSchema, type MessageReceipt } from '../contracts/message.ts'
+import { READ_RESULT } from '../contracts/truncated-result.ts'
 import { listSubAgents } from '../operations/list-agents.ts'
 import { messageAgent } from '../operations/message-agent.ts'
 import type { Runtime } from '../runtime.ts'
 import { abortAgentTool, checkAgentTool, type WhoCalls } from './job-tools.ts'
 import { modelInput } from './model-input.ts'
+import { readResultTool } from './read-result.ts'
 import { spawnAgentToolForHost } from './spawn-agent.ts'
 
 export interface AgentToolsOptions {
   /** Also listAgents and messageAgent. */
   extended?: boolean
+  /**
+   * Adds `readResult`, with which the model reads the rest of a sub-agent's result that is too long to be shown whole
+   * (50,000 characters). Without it the model gets head and tail. Default: false.
+   */
+  readResult?: boolean
 }
 
 /** The tools for a host's own `streamText`. */
 export function createAgentTools(
   runtime: Runtime,
   whoCalls: WhoCalls,
-  { extended = false }: AgentToolsOptions = {},
+  { extended = false, readResult = false }: AgentToolsOptions = {},
 ): ToolSet {
   return {
-    spawnAgent: spawnAgentToolForHost(runtime),
-    checkAgent: checkAgentTool(runtime, whoCalls),
-    abortAgent: abortAgentTool(runtime, whoCalls),
+    spawnAgent: spawnAgentToolForHost(runtime, { canReadOn: readResult }),
+    checkAgent: checkAgentTool(runtime, whoCalls, { canReadOn: readResult }),
+    abortAgent: abortAgentTool(runtime, whoCalls, { canReadOn: readResult }),
+    ...(readResult ? { [READ_RESULT]: readResultTool(runtime, whoCalls) } : {}),
     ...(extended
       ? { listAgents: listAgentsTool(runtime, whoCalls), messageAgent: messageAgentTool(runtime, whoCalls) }
       : {}),

@@ -3,6 +3,7 @@ import { shortenedResult, toSyncOutput } from '../agent-views.ts'
 import { isTerminal } from '../contracts/job-state.ts'
 import {
   type ProgramSpawnInput,
+  type RefusedSpawnOutput,
   type SpawnInput,
   spawnInputSchema,
   type SpawnOutput,
@@ -16,8 +17,8 @@ import { storable } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import { requestAbort } from '../operations/abort-agent.ts'
 import { followAgent } from '../operations/follow-agent.ts'
-import type { SpawnOrigin } from '../operations/prepare-spawn.ts'
-import { asyncOutput, refusedOutput, spawnAgent } from '../operations/spawn-agent.ts'
+import { refuse, type SpawnOrigin } from '../operations/prepare-spawn.ts'
+import { asyncOutput, refusedOutput, type SpawnAnswer, spawnAgent } from '../operations/spawn-agent.ts'
 import { waitForAgent } from '../operations/wait-for-agent.ts'
 import type { Runtime } from '../runtime.ts'
 import { assertSpawnContext, getSpawnContext, type SpawnContext } from '../spawn-context.ts'
@@ -87,6 +88,19 @@ export async function originOfContext({ database }: Runtime, given: SpawnContext
   }
 }
 
+/** A spawn that was not accepted, as an output. */
+export function refusalOf(
+  input: ProgramSpawnInput,
+  answer: Exclude<SpawnAnswer, { kind: 'accepted' }>,
+): RefusedSpawnOutput {
+  return refusedOutput(
+    input,
+    answer.kind === 'refused'
+      ? answer.refusal
+      : refuse('invalid_request', 'The idempotency key was used for another request. Use a new key.'),
+  )
+}
+
 /** Spawns; in sync mode yields the sub-agent's message as it grows, and last the outcome. Refusals are outputs. */
 export async function* runSpawn(
   runtime: Runtime,
@@ -95,14 +109,7 @@ export async function* runSpawn(
   abortSignal: AbortSignal | undefined,
 ): AsyncGenerator<SpawnOutput | SpawnProgress> {
   const answer = await spawnAgent(runtime, origin, input)
-  if (answer.kind === 'refused') return yield refusedOutput(input, answer.refusal)
-  if (answer.kind === 'conflict') {
-    return yield refusedOutput(input, {
-      refused: true,
-      reason: 'invalid_request',
-      error: 'The idempotency key was used for another request. Use a new key.',
-    })
-  }
+  if (answer.kind !== 'accepted') return yield refusalOf(input, answer)
   const { job } = answer
   if (input.mode === 'async') return yield asyncOutput(job)
   const onAbort = () => {
