@@ -1,4 +1,5 @@
 // What HTTP adds to the contracts of packages/shared: queries, bodies and answers of the routes.
+import { messageInputSchema, messageOptionsSchema } from '@offshoot/shared/contracts/message'
 import { retryInputSchema } from '@offshoot/shared/contracts/retry'
 import { botRefSchema, botSchema } from '@offshoot/shared/contracts/bot'
 import { checkInputSchema } from '@offshoot/shared/contracts/check'
@@ -40,6 +41,9 @@ export const resultQuerySchema = z.strictObject({
 })
 
 export const retryBodySchema = retryInputSchema.omit({ jobId: true })
+
+/** A message to a running job. */
+export const messageBodySchema = messageOptionsSchema.extend({ text: messageInputSchema.shape.message })
 
 export const abortBodySchema = z.strictObject({ reason: z.string().max(2_000).optional() })
 

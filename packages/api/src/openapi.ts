@@ -1,4 +1,5 @@
 // The OpenAPI document, made from the same schemas that read the requests.
+import { messageReceiptSchema } from '@offshoot/shared/contracts/message'
 import {
   agentJobPageSchema,
   agentJobViewSchema,
@@ -145,6 +146,19 @@ const agents: Record<string, Record<string, ZodOpenApiOperationObject>> = {
       requestBody: json(contracts.abortBodySchema),
       responses: {
         200: answer('What is true after the call.', contracts.abortOutputSchema),
+        ...ofBody(),
+        ...ofOne('job'),
+      },
+    },
+  },
+  '/v1/agents/{jobId}/messages': {
+    post: {
+      summary: 'Say something to a running job, which it reads before its next model call',
+      tags: ['agents'],
+      requestParams: { path: jobPath },
+      requestBody: { required: true, ...json(contracts.messageBodySchema) },
+      responses: {
+        200: answer('The receipt: accepted, read at a step, or the job ended first.', messageReceiptSchema),
         ...ofBody(),
         ...ofOne('job'),
       },

@@ -1,11 +1,12 @@
 // A job in the hands of a program: what `offshoot.spawn`, `attach` and `listLive` give. A handle holds no connection and
 // no copy of the job: each method asks the record, with the rights that its user has then.
 import type { UIMessageChunk } from 'ai'
+import type { z } from 'zod'
 import { toSyncOutput } from './agent-views.ts'
 import { abortInputSchema, type AbortOutput } from './contracts/abort.ts'
 import { jobNotFound } from './contracts/check.ts'
 import { isTerminal, type JobState, projectState } from './contracts/job-state.ts'
-import { messageInputSchema, type MessageReceipt } from './contracts/message.ts'
+import { messageInputSchema, messageOptionsSchema, type MessageReceipt } from './contracts/message.ts'
 import type { RefusedSpawnOutput, SyncSpawnOutput } from './contracts/spawn.ts'
 import type { AgentJob } from './db/agent-jobs.ts'
 import { loadJobMessages } from './db/convos.ts'
@@ -36,8 +37,12 @@ export interface AgentHandle {
   await(timeoutMs?: number): Promise<AgentOutcome>
   /** Aborts the job and everything below it; the answer says what is true then. */
   abort(reason?: string): Promise<AbortOutput>
-  /** Sends a message that the job reads before its next step. @throws ZodError when it is empty or longer than 100,000 characters */
-  steer(text: string): Promise<MessageReceipt>
+  /**
+   * Sends a message that the job reads before its next step. With `waitSeconds` the receipt comes when it has been read;
+   * a repeat with the same `messageId` sends nothing and answers with the receipt.
+   * @throws ZodError when the text is empty or longer than 100,000 characters
+   */
+  steer(text: string, options?: z.input<typeof messageOptionsSchema>): Promise<MessageReceipt>
   /**
    * The AI SDK's UI message chunks, from the start or after the chunk with this number, to the job's end. Where the live
    * stream is gone they are made from what is stored. Leaving the stream stops nothing.
@@ -85,8 +90,11 @@ export function createAgentHandle(
     },
     abort: async (reason) =>
       abortAgent(runtime, await holder.reader(), abortInputSchema.parse({ jobId, reason }), holder.userId),
-    steer: async (text) =>
-      messageAgent(runtime, await holder.reader(), messageInputSchema.parse({ jobId, message: text }), holder.userId),
+    async steer(text, options = {}) {
+      const input = messageInputSchema.parse({ jobId, message: text })
+      const { userId, reader } = holder
+      return messageAgent(runtime, await reader(), input, userId, messageOptionsSchema.parse(options))
+    },
     stream({ afterSeq = 0 } = {}) {
       const left = new AbortController()
       return streamOf(

@@ -107,12 +107,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
         ...(playback === undefined ? {} : { playback: { step: playback, toolCalls: state.toolCalls } }),
       })
       const input = [...stepMessages, ...inbox.map(inboxMessage)]
-      const offered = offeredTools(agent.tools, input)
-      // A step that is played back may have called any of them.
-      const activeTools =
-        agent.activeTools === undefined || playback !== undefined
-          ? offered
-          : offered.filter((name) => agent.activeTools?.includes(name))
+      const activeTools = toolsOfStep(agent, input, playback !== undefined)
       return {
         messages: input,
         activeTools,
@@ -141,6 +136,12 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     failure ??= { error }
   }
   return failure === undefined ? { kind: 'steps-made' } : { kind: 'failed', error: failure.error }
+}
+
+/** A step that is played back may have called any tool; another one is offered those that are there. */
+function toolsOfStep({ tools, activeTools }: ResolvedAgent, input: readonly ModelMessage[], playedBack: boolean) {
+  const offered = offeredTools(tools, input)
+  return activeTools === undefined || playedBack ? offered : offered.filter((name) => activeTools.includes(name))
 }
 
 export function inboxMessage(item: StoredInboxItem): ModelMessage {

@@ -10,6 +10,7 @@ import { abortAgent } from '@offshoot/shared/operations/abort-agent'
 import { checkAgent, findReadableJob } from '@offshoot/shared/operations/check-agent'
 import { listAgents, readTree } from '@offshoot/shared/operations/list-agents'
 import { asyncOutput, spawnAgent } from '@offshoot/shared/operations/spawn-agent'
+import { messageAgent } from '@offshoot/shared/operations/message-agent'
 import { retryAgent } from '@offshoot/shared/operations/retry-agent'
 import { waitForAgent } from '@offshoot/shared/operations/wait-for-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
@@ -18,6 +19,7 @@ import type { z } from 'zod'
 import { callerOf, readerOf } from '../auth.ts'
 import {
   abortBodySchema,
+  messageBodySchema,
   type abortOutputSchema,
   type asyncSpawnSchema,
   type checkOutputSchema,
@@ -112,6 +114,16 @@ export function agentRoutes(runtime: Runtime, openRequests: OpenRequests): Route
     const output = await abortAgent(runtime, readerOf(request), input, callerOf(request).userId)
     if (isJobNotFound(output)) throw notFound('job')
     response.json(output satisfies z.infer<typeof abortOutputSchema>)
+  })
+
+  router.post('/:jobId/messages', async (request, response) => {
+    const { text, ...options } = readBody(messageBodySchema, request)
+    const { id: jobId } = await readJob(runtime, request)
+    const actorId = callerOf(request).userId
+    const signal = openRequests.signalOf(response)
+    response.json(
+      await messageAgent(runtime, readerOf(request), { jobId, message: text }, actorId, { ...options, signal }),
+    )
   })
 
   router.post('/:jobId/retry', async (request, response) => {

@@ -15,3 +15,8 @@ export function messageIdOfInboxItem(convoId: string, key: string): string {
   const prefix = `steer:${convoId}:`
   return key.startsWith(prefix) ? key.slice(prefix.length) : key
 }
+
+/** The key of a message to a job. The sender's id makes a repeat the same message. */
+export function messageKey(jobId: string, messageId: string): string {
+  return `message:${jobId}:${messageId}`
+}
