@@ -15,7 +15,7 @@ export function hostOrigin(userId: string, more: Partial<SpawnOrigin> = {}): Spa
 
 /** A spawn as a running job asks for it in one of its steps. */
 export function jobOrigin(parent: AgentJob, step: number, toolCallId: string): SpawnOrigin {
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, grant } = parent
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, grant, runner } = parent
   return {
     userId: parent.ownerId,
     delegateUserIds: parent.grant === 'self' ? parent.delegateUserIds : [],
@@ -31,6 +31,7 @@ export function jobOrigin(parent: AgentJob, step: number, toolCallId: string): S
       toolCallId,
       tools: toolsOfJob(parent),
       grant,
+      runner,
       deadlineMsLeft: parent.timeoutMs,
     },
   }

@@ -9,6 +9,10 @@ export interface TestProcess {
   /** What it has written to stderr. */
   output(): string
   kill(signal: NodeJS.Signals): void
+  /** Tells it something over IPC. */
+  send(message: object): void
+  /** What it has told over IPC. */
+  told(): unknown[]
   /** Resolves with its exit code, or the signal that ended it. */
   exited: Promise<number | NodeJS.Signals | null>
   /** Asks it to end, and waits for that. */
@@ -35,6 +39,8 @@ export async function startProcess(file: string, environment: Record<string, str
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     execArgv: ['--import', END_WITH_PARENT],
   })
+  const told: unknown[] = []
+  child.on('message', (message) => told.push(message))
   let output = ''
   child.stdout?.on('data', (chunk: Buffer) => (output += chunk.toString()))
   child.stderr?.on('data', (chunk: Buffer) => (output += chunk.toString()))
@@ -47,6 +53,8 @@ export async function startProcess(file: string, environment: Record<string, str
     url,
     output: () => output,
     kill: (signal) => void child.kill(signal),
+    send: (message) => void child.send(message),
+    told: () => told,
     exited,
     async stop() {
       if (child.exitCode === null && child.signalCode === null) child.kill('SIGTERM')

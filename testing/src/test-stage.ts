@@ -31,25 +31,32 @@ const TEST_ENVIRONMENT = {
 
 export const SUB_AGENT_TOOLS = ['spawnAgent', 'checkAgent', 'abortAgent']
 
-export async function openTestStage(
-  options: { environment?: Record<string, string>; extensions?: ExtensionsInput } = {},
-): Promise<TestStage> {
+export interface TestStageOptions {
+  environment?: Record<string, string>
+  extensions?: ExtensionsInput
+  /** A host without Redis, whose jobs run in its own process unless a spawn says otherwise. */
+  runsInline?: boolean
+}
+
+export async function openTestStage(options: TestStageOptions = {}): Promise<TestStage> {
+  const { runsInline = false } = options
   const database = await createFreshDatabase()
   const environment: Record<string, string> = {
     ...TEST_ENVIRONMENT,
     DATABASE_URL: database.databaseUrl,
-    REDIS_URL: process.env['REDIS_URL'] ?? '',
+    REDIS_URL: runsInline ? '' : (process.env['REDIS_URL'] ?? ''),
     QUEUE_PREFIX: `{test-${process.pid}-${Math.random().toString(36).slice(2, 8)}}`,
     OPENAI_API_KEY: 'mock',
     ...options.environment,
   }
-  const config = loadConfig(environment)
+  const config = loadConfig(environment, { redis: runsInline ? 'optional' : 'required' })
   const logger = createLogger({ level: config.LOG_LEVEL, name: 'test' })
   const runtime = openRuntime({
     config,
     logger,
-    extensions: createExtensions(config, options.extensions ?? {}),
+    extensions: createExtensions(config, { ...(runsInline ? { runner: 'inline' } : {}), ...options.extensions }),
     name: 'test',
+    runsInline,
   })
   return {
     environment,
@@ -68,7 +75,7 @@ export async function openTestStage(
     },
     async close() {
       await runtime.close()
-      await deleteKeys(environment['REDIS_URL'] ?? '', config.QUEUE_PREFIX)
+      if (config.REDIS_URL !== undefined) await deleteKeys(config.REDIS_URL, config.QUEUE_PREFIX)
       await database.drop()
     },
   }

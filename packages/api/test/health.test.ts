@@ -29,6 +29,8 @@ test('the numbers tell jobs that are active, pending and waiting apart, over all
   await api.claim(waiting)
   await database.agentJob.update({ where: { id: waiting }, data: { waitingOn: 'children', claimToken: null } })
   await database.worker.create({ data: { id: 'w1', host: 'here', pid: 1, lanes: ['default'] } })
+  // A host that runs inline jobs takes no delivery.
+  await database.worker.create({ data: { id: 'w2', host: 'here', pid: 2, lanes: [] } })
   await deliveries.lane('slow').pause()
   const { body } = await api.json('/api/health')
   expect(body).toMatchObject({

@@ -15,12 +15,16 @@ import { checkAgent, findReadableJob } from './operations/check-agent.ts'
 import { listAgents } from './operations/list-agents.ts'
 import type { SpawnOrigin } from './operations/prepare-spawn.ts'
 import type { JobReader } from './operations/readable-jobs.ts'
-import { openRuntime } from './runtime.ts'
+import { type InlineRunnerFactory, openRuntime } from './runtime.ts'
 import { getSpawnContext, runWithSpawnContext, type SpawnContext } from './spawn-context.ts'
 import { spawnAgent } from './operations/spawn-agent.ts'
 import { type AgentToolsOptions, createAgentTools } from './tools/agent-tools.ts'
 import { originOfContext, refusalOf, runSpawn } from './tools/spawn-agent.ts'
+import { withLimit } from './with-limit.ts'
 import { z } from 'zod'
+
+/** Inline jobs have ended when `close` comes to this; a job on the queue may run for hours. */
+const OUTCOME_LIMIT_MS = 2_000
 
 export interface OffshootOptions {
   /** Settings as in `.env.example`; what is not given comes from `process.env`. */
@@ -28,6 +32,11 @@ export interface OffshootOptions {
   /** Instead of the module named by `OFFSHOOT_CONFIG`. */
   extensions?: ExtensionsInput
   logger?: Logger
+  /**
+   * `createInlineRunner` of `@offshoot/worker/inline-runner`: jobs of the runner `inline` run in this process. With it there
+   * need be no Redis, as long as no job is to run on the queue.
+   */
+  inlineRunner?: InlineRunnerFactory
 }
 
 const idempotencyKeySchema = z.string().min(1).max(200)
@@ -77,6 +86,7 @@ export interface Offshoot {
   abort(userId: string, input: AbortInput): Promise<AbortOutput>
   /** What this process has counted, as text for Prometheus: spawns, refusals, what was told to others. */
   metrics(): Promise<string>
+  /** Ends inline jobs, if there are any, and closes every connection. A second call waits for the first. */
   close(): Promise<void>
 }
 
@@ -85,17 +95,21 @@ export interface Offshoot {
  * @throws ConfigError naming every setting that is missing or wrong
  */
 export async function createOffshoot(options: OffshootOptions = {}): Promise<Offshoot> {
-  const config = loadConfig({ ...process.env, ...options.environment })
+  const { inlineRunner: createInlineRunner } = options
+  const runsInline = createInlineRunner !== undefined
+  const config = loadConfig({ ...process.env, ...options.environment }, { redis: runsInline ? 'optional' : 'required' })
   const logger = options.logger ?? createLogger({ level: config.LOG_LEVEL, name: 'offshoot' })
   const extensions =
     options.extensions === undefined ? await loadExtensions(config) : createExtensions(config, options.extensions)
-  const runtime = openRuntime({ config, logger, extensions, name: 'host' })
+  const runtime = openRuntime({ config, logger, extensions, name: 'host', runsInline })
+  const inlineRunner = await createInlineRunner?.(runtime).catch(async (error: unknown) => {
+    await runtime.close()
+    throw error
+  })
   const readerOf = async (userId: string): Promise<JobReader> => ({
     userId,
     admin: await isAdmin(runtime.database, userId),
   })
-  const handleOf = (jobId: string, userId: string) =>
-    createAgentHandle(runtime, jobId, { userId, reader: () => readerOf(userId) })
   const originOf = async (context: SpawnContext, idempotencyKey: string | undefined): Promise<SpawnOrigin> => {
     const origin = await originOfContext(runtime, context)
     return idempotencyKey === undefined
@@ -106,8 +120,21 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     const userId = storedText(getSpawnContext().userId)
     return { reader: await readerOf(userId), actorId: userId }
   }
+  const { waitedFor, run, untilAllHaveIt } = trackWaits()
+  const handleOf = (jobId: string, userId: string): AgentHandle => {
+    const handle = createAgentHandle(runtime, jobId, { userId, reader: () => readerOf(userId) })
+    return { ...handle, await: (timeoutMs) => waitedFor(handle.await(timeoutMs)) }
+  }
+  let closing: Promise<void> | undefined
+  async function close(): Promise<void> {
+    if (inlineRunner !== undefined) {
+      await inlineRunner.close()
+      await untilAllHaveIt()
+    }
+    await runtime.close()
+  }
   return {
-    tools: (toolsOptions) => createAgentTools(runtime, whoCalls, toolsOptions),
+    tools: (toolsOptions) => createAgentTools(runtime, { whoCalls, run }, toolsOptions),
     runWithSpawnContext,
     async spawn(context, asked, { idempotencyKey } = {}) {
       const input = programSpawnInputSchema.parse(asked)
@@ -119,7 +146,7 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     async run(context, asked, { signal, idempotencyKey } = {}) {
       const input = programSpawnInputSchema.parse({ ...asked, mode: 'sync' })
       const origin = await originOf(context, idempotencyKey)
-      for await (const output of runSpawn(runtime, origin, input, signal)) if ('reason' in output) return output
+      for await (const output of run(runtime, origin, input, signal)) if ('reason' in output) return output
       throw new Error('The spawn ended without an outcome.')
     },
     async attach(asked, jobId) {
@@ -143,6 +170,29 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     abort: async (userId, input) =>
       abortAgent(runtime, await readerOf(storedText(userId)), abortInputSchema.parse(input), storedText(userId)),
     metrics: () => runtime.metrics.registry.metrics(),
-    close: () => runtime.close(),
+    close: () => (closing ??= close()),
+  }
+}
+
+/** Who waits for an outcome: `close` lets them have it first. */
+function trackWaits() {
+  const waiting = new Set<Promise<unknown>>()
+  function waitedFor<T>(outcome: Promise<T>): Promise<T> {
+    waiting.add(outcome)
+    return outcome.finally(() => waiting.delete(outcome))
+  }
+  const run: typeof runSpawn = async function* run(...spawn) {
+    const over = Promise.withResolvers<void>()
+    void waitedFor(over.promise)
+    try {
+      yield* runSpawn(...spawn)
+    } finally {
+      over.resolve()
+    }
+  }
+  return {
+    waitedFor,
+    run,
+    untilAllHaveIt: () => withLimit(Promise.allSettled(waiting), OUTCOME_LIMIT_MS).catch(() => undefined),
   }
 }

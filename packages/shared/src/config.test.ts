@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { ConfigError, loadConfig } from './config.ts'
+import { ConfigError, hasRedis, loadConfig } from './config.ts'
 
 const MINIMUM = { DATABASE_URL: 'postgresql://me@localhost/db', REDIS_URL: 'redis://localhost:6379' }
 
@@ -104,10 +104,10 @@ test('one error names problems of single variables and of combinations together'
   expect(problems).toEqual([
     'DATABASE_URL is missing',
     expect.stringMatching(/^LOG_LEVEL /),
-    expect.stringMatching(/^REDIS_URL is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS/),
     'WORKER_LOCK_MS must be at least twice WORKER_HEARTBEAT_MS (20000)',
     expect.stringMatching(/^BULL_BOARD_PASSWORD and BULL_BOARD_USER come together/),
     expect.stringMatching(/^INNGEST_DEV is refused in production/),
+    expect.stringMatching(/^REDIS_URL is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS/),
   ])
 })
 
@@ -118,6 +118,16 @@ test('Redis may be one server, a cluster, or sentinels with the name of their ma
   expect(problemsOf({ DATABASE_URL, REDIS_SENTINELS: 'a:1' })).toEqual([
     'REDIS_SENTINEL_NAME is missing: REDIS_SENTINELS needs the name of the master',
   ])
+})
+
+test('Redis may be absent only where it is optional; what is wrong with it then is a problem all the same', () => {
+  const { DATABASE_URL } = MINIMUM
+  const config = loadConfig({ DATABASE_URL, REDIS_URL: '' }, { redis: 'optional' })
+  expect([hasRedis(config), hasRedis(loadConfig(MINIMUM))]).toEqual([false, true])
+  expect(() => loadConfig({ DATABASE_URL })).toThrow('REDIS_URL is missing')
+  expect(() => loadConfig({ DATABASE_URL, REDIS_URL: 'http://x' }, { redis: 'optional' })).toThrow(
+    'REDIS_URL must be a redis:// or rediss:// address',
+  )
 })
 
 test("SEC-8: production refuses Inngest's development switch", () => {

@@ -74,11 +74,6 @@ export const environmentSchema = z.object({
 const configSchema = environmentSchema.superRefine(
   (value, context) => {
     const problem = (name: string, message: string) => context.addIssue({ code: 'custom', path: [name], message })
-    const redis = [value.REDIS_URL, value.REDIS_CLUSTER_NODES, value.REDIS_SENTINELS].filter(
-      (given) => given !== undefined,
-    )
-    if (redis.length === 0)
-      problem('REDIS_URL', 'is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS with REDIS_SENTINEL_NAME')
     if (value.REDIS_SENTINELS !== undefined && value.REDIS_SENTINEL_NAME === undefined) {
       problem('REDIS_SENTINEL_NAME', 'is missing: REDIS_SENTINELS needs the name of the master')
     }
@@ -101,9 +96,23 @@ const configSchema = environmentSchema.superRefine(
   { when: () => true },
 )
 
+/** Every process needs Redis, but for a host that runs jobs itself. */
+const configWithRedisSchema = configSchema.superRefine(
+  (value, context) => {
+    if (hasRedis(value)) return
+    const message = 'is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS with REDIS_SENTINEL_NAME'
+    context.addIssue({ code: 'custom', path: ['REDIS_URL'], message })
+  },
+  { when: () => true },
+)
+
 export type Config = Readonly<z.infer<typeof environmentSchema>> & {
   /** The variables that begin with MCP_SECRET_, which headers of MCP servers may name. */
   readonly mcpSecrets: ReadonlyMap<string, string>
+}
+
+export function hasRedis(config: Pick<Config, 'REDIS_URL' | 'REDIS_CLUSTER_NODES' | 'REDIS_SENTINELS'>): boolean {
+  return [config.REDIS_URL, config.REDIS_CLUSTER_NODES, config.REDIS_SENTINELS].some((given) => given !== undefined)
 }
 
 export class ConfigError extends Error {
@@ -111,12 +120,15 @@ export class ConfigError extends Error {
 }
 
 /**
- * Parses the environment. An empty variable counts as not set.
+ * Parses the environment. An empty variable counts as not set. With `redis: 'optional'` there need be no Redis.
  * @throws ConfigError with one line for every problem
  */
-export function loadConfig(environment: Record<string, string | undefined>): Config {
+export function loadConfig(
+  environment: Record<string, string | undefined>,
+  { redis = 'required' }: { redis?: 'required' | 'optional' } = {},
+): Config {
   const given = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''))
-  const parsed = configSchema.safeParse(given)
+  const parsed = (redis === 'required' ? configWithRedisSchema : configSchema).safeParse(given)
   if (parsed.success) return { ...parsed.data, mcpSecrets: mcpSecretsOf(given) }
   const lines = parsed.error.issues.map((issue) => {
     const name = issue.path.join('.')

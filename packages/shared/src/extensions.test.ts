@@ -34,6 +34,7 @@ async function errorOf(source: string): Promise<string> {
 test('without a config module there is the provider openai, and no bot of a host', async () => {
   const extensions = await loadExtensions(loadConfig(MINIMUM))
   expect([...extensions.providers.keys()]).toEqual(['openai'])
+  expect(extensions.runner).toBe('queue')
   expect(await extensions.resolveBot({ botId: 'b' }, { userId: 'alice' })).toBeUndefined()
 })
 
@@ -42,12 +43,14 @@ test('a config module adds tools, providers and bots', async () => {
     export default {
       tools: [{ id: 'ping', group: 'test', userSelect: false, tool: { inputSchema: {}, execute: () => 'pong' } }],
       providers: { acme: ({ userId, jobId }) => ({ userId, jobId }) },
+      runner: 'inline',
       resolveBot: (ref, caller) => ref.botId === 'mine' ? { id: 'mine', ownerId: caller.userId } : undefined,
     }`)
   expect(getAiToolNames()).toContain('ping')
   expect(Object.keys(getSelectedAiTools(['ping']))).toEqual(['ping'])
   expect([...extensions.providers.keys()]).toEqual(['openai', 'acme'])
   expect(extensions.providers.get('acme')?.({ userId: 'u', jobId: 'j' })).toEqual({ userId: 'u', jobId: 'j' })
+  expect(extensions.runner).toBe('inline')
   expect(await extensions.resolveBot({ botId: 'mine' }, { userId: 'alice' })).toMatchObject({ ownerId: 'alice' })
   expect(await extensions.resolveBot({ botId: 'other' }, { userId: 'alice' })).toBeUndefined()
 })
@@ -83,6 +86,7 @@ test('a config module of another shape gives one clear error that names what is 
   expect(await errorOf('export default { inngestFunctions: [() => 1] }')).toMatch(
     /must be made with inngest.createFunction[\s\S]*inngestFunctions/,
   )
+  expect(await errorOf("export default { runner: 'local' }")).toMatch(/"queue"\|"inline"[\s\S]*runner/)
 })
 
 const namedTwice = (description: string) => ({

@@ -7,7 +7,7 @@ import type { ProviderV4 } from '@ai-sdk/provider'
 import { type InngestFunction, isInngestFunction } from 'inngest'
 import { z } from 'zod'
 import { type Config, ConfigError } from './config.ts'
-import type { Bot, BotRef } from './contracts/bot.ts'
+import { type Bot, type BotRef, type Runner, runnerSchema } from './contracts/bot.ts'
 import { type ModelPrice, modelPriceSchema } from './contracts/price.ts'
 import { READ_RESULT } from './contracts/truncated-result.ts'
 import { storable } from './db/stored-value.ts'
@@ -24,6 +24,8 @@ export interface ExtensionsInput {
   prices?: Record<string, ModelPrice>
   /** Answers before the Bot table, so that a host keeps its own bots; undefined: look in the table. */
   resolveBot?: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined> | Bot | undefined
+  /** Where jobs run when neither the call nor the bot says so. Default: `queue`. */
+  runner?: Runner
   /** Functions that Inngest calls at the API's /api/inngest, made with `inngest.createFunction`. */
   inngestFunctions?: InngestFunction.Any[]
 }
@@ -32,6 +34,7 @@ export interface Extensions {
   providers: ReadonlyMap<string, ProviderFactory>
   prices: ReadonlyMap<string, ModelPrice>
   resolveBot: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined>
+  runner: Runner
   inngestFunctions: readonly InngestFunction.Any[]
 }
 
@@ -61,6 +64,7 @@ const extensionsSchema = z.strictObject({
     .optional(),
   prices: z.record(z.string().regex(/^[^:]+:.+$/, 'must be "integration:modelName"'), modelPriceSchema).optional(),
   resolveBot: z.custom((value) => typeof value === 'function', 'must be a function').optional(),
+  runner: runnerSchema.optional(),
   inngestFunctions: z
     .array(z.custom((value) => isInngestFunction(value), 'must be made with inngest.createFunction'))
     .optional(),
@@ -102,6 +106,7 @@ export function createExtensions(config: Config, input: ExtensionsInput): Extens
     providers: new Map<string, ProviderFactory>([['openai', () => openai], ...Object.entries(input.providers ?? {})]),
     prices: new Map(Object.entries(input.prices ?? {})),
     resolveBot: async (ref, caller) => storable(await input.resolveBot?.(ref, caller)),
+    runner: input.runner ?? 'queue',
     inngestFunctions: input.inngestFunctions ?? [],
   }
 }
@@ -127,7 +132,7 @@ async function importConfigModule(file: string): Promise<ExtensionsInput> {
   const parsed = extensionsSchema.safeParse(exported)
   if (!parsed.success) {
     throw new ConfigError(
-      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, prices, resolveBot, inngestFunctions }).\n${z.prettifyError(parsed.error)}`,
+      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, prices, resolveBot, runner, inngestFunctions }).\n${z.prettifyError(parsed.error)}`,
     )
   }
   // The schema checked the shape; the functions inside are the product's own.

@@ -35,7 +35,7 @@ function describeRecord(gauge: ReturnType<typeof gaugesOf>, { lanes, totalJobs, 
   const laneWorkers = gauge('offshoot_lane_workers', 'Workers that take deliveries of a lane.', ['lane'])
   for (const work of lanes) {
     const { lane } = work
-    slots.set({ lane }, work.active + work.pending)
+    slots.set({ lane }, work.slotsNeeded)
     active.set({ lane }, work.active)
     pending.set({ lane }, work.pending)
     for (const [on, jobs] of Object.entries(work.waiting)) waiting.set({ lane, on }, jobs)

@@ -1,20 +1,25 @@
 // What every process of Offshoot has: settings, the record, the queue, signals, live streams and the product's
 // extensions. Opened once in `main.ts` (or by `createOffshoot`), handed to whoever needs it.
-import type { Config } from './config.ts'
+import { type Config, hasRedis } from './config.ts'
 import { type Database, openDatabase } from './db/database.ts'
 import type { Extensions } from './extensions.ts'
 import type { Logger } from './logger.ts'
 import { createMetrics, type Metrics } from './metrics.ts'
 import { openOutboxDispatcher, type OutboxDispatcher } from './operations/dispatch-outbox.ts'
-import { type DeliveryQueues, openDeliveryQueues } from './queue/delivery-queue.ts'
+import { type BullQueues, noDeliveryQueues, openDeliveryQueues } from './queue/delivery-queue.ts'
+import { type InlineQueue, openInlineQueue } from './queue/inline-queue.ts'
 import { type LiveStreams, openLiveStreams } from './queue/live-streams.ts'
+import { openMemoryLiveStreams } from './queue/memory-live-streams.ts'
+import { openMemorySignals } from './queue/memory-signals.ts'
 import { openSignals, type Signals } from './queue/signals.ts'
 
 export interface Runtime {
   config: Config
   logger: Logger
   database: Database
-  deliveries: DeliveryQueues
+  deliveries: BullQueues
+  /** The deliveries that this very process runs; only in a host with an inline runner. */
+  inline?: InlineQueue
   signals: Signals
   liveStreams: LiveStreams
   outbox: OutboxDispatcher
@@ -24,11 +29,24 @@ export interface Runtime {
   close(): Promise<void>
 }
 
+/** Runs the deliveries of `runtime.inline` until it is closed. Made by `@offshoot/worker/inline-runner`. */
+export type InlineRunnerFactory = (runtime: Runtime) => Promise<InlineRunner>
+
+export interface InlineRunner {
+  /**
+   * Takes nothing more. Running jobs get WORKER_DRAIN_MS to end their step; what has not ended then ends as
+   * `aborted_by_shutdown`, with its journal.
+   */
+  close(): Promise<void>
+}
+
 export function openRuntime(options: {
   config: Config
   logger: Logger
   extensions: Extensions
   name: string
+  /** The process runs jobs of the runner `inline`. Only such a process may do without Redis. */
+  runsInline?: boolean
 }): Runtime {
   const { config, logger, extensions } = options
   const database = openDatabase({
@@ -36,27 +54,17 @@ export function openRuntime(options: {
     poolSize: config.DATABASE_POOL_SIZE,
     applicationName: `offshoot-${options.name}`,
   })
-  const deliveries = openDeliveryQueues(config, logger)
-  const signals = openSignals(config, logger)
-  const liveStreams = openLiveStreams(config, logger)
+  const channels = hasRedis(config) ? openRedisChannels(config, logger) : openMemoryChannels(logger)
+  const { deliveries, signals, liveStreams } = channels
+  const inline = options.runsInline === true ? { inline: openInlineQueue(logger) } : {}
   const metrics = createMetrics()
-  const outbox = openOutboxDispatcher({
-    config,
-    logger,
-    metrics,
-    database,
-    deliveries,
-    signals,
-    liveStreams,
-    extensions,
-  })
+  const outbox = openOutboxDispatcher({ config, logger, metrics, database, ...channels, ...inline, extensions })
   return {
     config,
     logger,
     database,
-    deliveries,
-    signals,
-    liveStreams,
+    ...channels,
+    ...inline,
     outbox,
     metrics,
     extensions,
@@ -66,4 +74,16 @@ export function openRuntime(options: {
       await database.$disconnect()
     },
   }
+}
+
+function openRedisChannels(config: Config, logger: Logger) {
+  return {
+    deliveries: openDeliveryQueues(config, logger),
+    signals: openSignals(config, logger),
+    liveStreams: openLiveStreams(config, logger),
+  }
+}
+
+function openMemoryChannels(logger: Logger) {
+  return { deliveries: noDeliveryQueues(), signals: openMemorySignals(logger), liveStreams: openMemoryLiveStreams() }
 }

@@ -117,6 +117,22 @@ const entry = (key: string, more: object) => ({
   ...more,
 })
 
+test('LOSS-14: inline jobs are told of, but need no slot and age in no queue, and their host is no worker', async () => {
+  const { database } = stage.runtime
+  const [pending, active] = [await spawnJob(stage.runtime, 'alice'), await spawnJob(stage.runtime, 'alice')]
+  await database.agentJob.updateMany({ data: { runner: 'inline', deliveredAt: new Date(0) } })
+  const { id } = await insertWorker(database, { id: newId(), host: 'h', pid: 1, lanes: [] })
+  await claimNext(stage.runtime, active.id, id)
+  expect((await database.agentJob.findUnique({ where: { id: pending.id } }))?.state).toBe('pending')
+  const text = await metrics()
+  const of = (name: string, labels: Record<string, string>) => seriesIn(text, name, labels)
+  expect(of('offshoot_jobs_active', { lane: 'default' })).toBe(1)
+  expect(of('offshoot_jobs_pending', { lane: 'default' })).toBe(1)
+  expect(of('offshoot_slots_needed', { lane: 'default' })).toBe(0)
+  expect(of('offshoot_queue_oldest_age_seconds', { lane: 'default' })).toBe(0)
+  expect(of('offshoot_workers', { state: 'running' })).toBe(0)
+})
+
 test('an entry that was not told is due once its writer should have, and a dead letter once it is given up', async () => {
   const { database } = stage.runtime
   await database.outbox.createMany({

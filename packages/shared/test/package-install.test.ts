@@ -1,9 +1,10 @@
-// What a product gets: the package as it is built and packed, installed from the registry's own dependencies by npm into
-// an empty folder, imported from plain JavaScript, and type-checked.
+// What a product gets: the packages as they are built and packed, installed with the registry's own dependencies by npm
+// into an empty folder, imported from plain JavaScript, and type-checked.
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
+import { type MockModel, startMockModel } from '@offshoot/testing/mock-model'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 
@@ -12,23 +13,29 @@ const PNPM = ['-y', 'pnpm@12.21.0']
 const INSTALL_LIMIT_MS = 300_000
 
 let stage: TestStage
+let mock: MockModel
 let consumer: string
-let packed: string[]
+/** What the tarballs hold. */
+const packed: string[] = []
 beforeAll(async () => {
-  stage = await openTestStage()
+  mock = await startMockModel()
+  stage = await openTestStage({ environment: { OPENAI_BASE_URL: mock.baseUrl } })
   await stage.putBot('writer')
   consumer = await mkdtemp(path.join(tmpdir(), 'offshoot-consumer-'))
-  // What an older build left behind must not be packed.
-  await rm(path.join(ROOT, 'packages/shared/dist'), { recursive: true, force: true })
-  await run('npx', [...PNPM, '--filter', '@offshoot/shared', 'build'], ROOT)
-  const pack = ['pack', '--pack-destination', consumer]
-  await run('npx', [...PNPM, '--filter', '@offshoot/shared', ...pack], ROOT)
-  const [tarball = ''] = await readdir(consumer)
-  packed = (await run('tar', ['-tzf', tarball], consumer)).split('\n')
+  for (const name of ['shared', 'worker']) {
+    // What an older build left behind must not be packed.
+    await rm(path.join(ROOT, 'packages', name, 'dist'), { recursive: true, force: true })
+    await run('npx', [...PNPM, '--filter', `@offshoot/${name}`, 'build'], ROOT)
+    await run('npx', [...PNPM, '--filter', `@offshoot/${name}`, 'pack', '--pack-destination', consumer], ROOT)
+  }
+  const tarballs = (await readdir(consumer)).toSorted()
+  for (const tarball of tarballs) packed.push(...(await run('tar', ['-tzf', tarball], consumer)).split('\n'))
   await write('package.json', JSON.stringify({ name: 'consumer', private: true, type: 'module' }))
-  await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', `./${tarball}`], consumer)
+  const install = ['install', '--no-audit', '--no-fund', '--prefer-offline']
+  await run('npm', [...install, ...tarballs.map((tarball) => `./${tarball}`)], consumer)
 }, INSTALL_LIMIT_MS)
 afterAll(async () => {
+  await mock.stop()
   await stage.close()
   await rm(consumer, { recursive: true, force: true })
 })
@@ -54,10 +61,12 @@ function run(command: string, args: string[], cwd: string, environment: Record<s
   })
 }
 
-test('the package holds built code and types, the generated database client included, and no sources or tests', () => {
+test('the packages hold built code and types, the generated database client included, and no sources or tests', () => {
   expect(packed).toContain('package/dist/client.js')
   expect(packed).toContain('package/dist/client.d.ts')
   expect(packed).toContain('package/dist/db/generated/client.js')
+  expect(packed).toContain('package/dist/inline-runner.js')
+  expect(packed).toContain('package/dist/inline-runner.d.ts')
   const strange = packed.filter(
     (file) => !/^package\/(dist\/.*\.(js|d\.ts)|package\.json|README\.md|LICENSE)?$/.test(file),
   )
@@ -90,6 +99,23 @@ test('STATE-11: plain JavaScript imports it, spawns and checks, and the process 
   expect(await stage.runtime.database.agentJob.count({ where: { ownerId: 'alice', state: 'pending' } })).toBe(1)
 })
 
+test('a host in plain JavaScript runs a job inline, without Redis, and the process ends by itself after close', async () => {
+  mock.answer('Write inline.', ['Written.'])
+  await write(
+    'inline.js',
+    `import { createOffshoot } from '@offshoot/shared'
+     import { createInlineRunner } from '@offshoot/worker/inline-runner'
+     const offshoot = await createOffshoot({ inlineRunner: createInlineRunner, extensions: { runner: 'inline' } })
+     const context = { userId: 'alice', parentConvoId: 'c', parentConvoOwnerId: 'alice', parentConvoSpaceId: null, spawnDepth: 0 }
+     const outcome = await offshoot.run(context, { bot: { botGroup: 'forge', botHandle: 'writer' }, message: 'Write inline.' })
+     await offshoot.close()
+     console.log(JSON.stringify(outcome))`,
+  )
+  const environment = { ...stage.environment, REDIS_URL: '' }
+  const printed: unknown = JSON.parse(await run(process.execPath, ['inline.js'], consumer, environment))
+  expect(printed).toMatchObject({ mode: 'sync', state: 'completed', result: 'Written.' })
+})
+
 test('its types check in a TypeScript project: right uses pass, wrong ones do not', async () => {
   await write(
     'host.ts',
@@ -97,11 +123,14 @@ test('its types check in a TypeScript project: right uses pass, wrong ones do no
      import { defineConfig } from '@offshoot/shared/extensions'
      import type { AgentHandle, AgentOutcome } from '@offshoot/shared/agent-handle'
      import type { SpawnContext } from '@offshoot/shared/spawn-context'
+     import { createInlineRunner } from '@offshoot/worker/inline-runner'
      import { streamText } from 'ai'
 
      export const config = defineConfig({ resolveBot: async (ref, caller) => undefined })
      export async function use(context: SpawnContext): Promise<string | null> {
-       const offshoot: Offshoot = await createOffshoot()
+       const offshoot: Offshoot = await createOffshoot({ inlineRunner: createInlineRunner })
+       // @ts-expect-error: that is no runner
+       await createOffshoot({ inlineRunner: () => undefined })
        const handle: AgentHandle = await offshoot.spawn(context, { bot: { botId: 'b' }, message: 'Write.' })
        const outcome: AgentOutcome = await handle.await(1_000)
        // @ts-expect-error: a bot has no name

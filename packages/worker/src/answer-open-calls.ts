@@ -119,6 +119,7 @@ async function spawningJob({ job, claim, cutCalls, runtime, msLeft }: Attempt, s
         toolCallId,
         tools: toolsOfJob(job),
         grant: job.grant,
+        runner: job.runner,
         deadlineMsLeft: msLeft(),
       },
     }),

@@ -97,6 +97,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
     const stopped = stopSwitch.reason()
     if (stopped !== undefined) return stoppedOutcome(attempt, state, stopped)
     const move = state.next(unread)
+    // Whoever goes on answers the calls, too: a spawn in a process that ends would end with it.
+    if (move.kind !== 'end' && attempt.isDraining()) return { kind: 'handed-back' }
     switch (move.kind) {
       case 'end':
         return ended(state, endingOf(move.step, state))
@@ -115,7 +117,6 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
         break
       }
       case 'call-model': {
-        if (attempt.isDraining()) return { kind: 'handed-back' }
         ready ??= await prepareForModel(attempt, state, { resolved: agent, journal })
         if ('kind' in ready) return ready
         const messages: ModelMessage[] = [...ready.history, ...state.messages()]

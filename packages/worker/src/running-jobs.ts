@@ -24,6 +24,8 @@ export interface RunningJobsOptions {
   workerId: () => string
   /** The worker's row is gone: it was declared lost. */
   onDeclaredLost: () => Promise<void>
+  /** Called after each good heartbeat. */
+  onHeartbeat: () => Promise<void>
 }
 
 /** Intervals without a good answer after which a heartbeat counts as missed: one, and half for the answer's way. */
@@ -34,6 +36,7 @@ export async function watchRunningJobs({
   heartbeatDatabase,
   workerId,
   onDeclaredLost,
+  onHeartbeat,
 }: RunningJobsOptions): Promise<RunningJobs> {
   const { config, logger, signals, metrics } = runtime
   const running = new Map<string, { claim: Claim; stopSwitch: StopSwitch }>()
@@ -61,6 +64,7 @@ export async function watchRunningJobs({
       else if (row.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
     }
     await strays.look(held, (job) => running.get(job.id)?.claim.token === job.claimToken)
+    await onHeartbeat()
   }
 
   function lookSoon(): void {

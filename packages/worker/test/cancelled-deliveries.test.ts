@@ -37,6 +37,7 @@ beforeAll(async () => {
     heartbeatDatabase,
     workerId: () => id,
     onDeclaredLost: async () => undefined,
+    onHeartbeat: async () => undefined,
   })
   runningJobs = {
     ...watched,

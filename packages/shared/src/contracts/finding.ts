@@ -3,7 +3,7 @@
 
 /** Findings that stand in the history of the job that they are about. */
 export const JOB_FINDINGS = [
-  /** A lost worker had held the job; it goes to another one. */
+  /** A lost worker had held the job; it goes to another one, or ends when it was an inline one. */
   'job_of_lost_worker',
   /** Redis did not have the delivery of a pending job any more. */
   'lost_delivery',

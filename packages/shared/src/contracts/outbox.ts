@@ -3,14 +3,17 @@ import { z } from 'zod'
 import { deliveryDataSchema } from './delivery.ts'
 import { TERMINAL_STATES } from './job-state.ts'
 
+/** Of an inline job: the worker in whose process the delivery is. Absent: it is in BullMQ's queue. */
+const workerId = z.string().optional()
+
 export const outboxMessageSchema = z.discriminatedUnion('kind', [
   /** Bring a pending job to a worker. */
   z.object({
     kind: z.literal('delivery'),
-    payload: z.object({ lane: z.string(), name: z.string(), priority: z.number(), data: deliveryDataSchema }),
+    payload: z.object({ lane: z.string(), name: z.string(), priority: z.number(), data: deliveryDataSchema, workerId }),
   }),
   /** Take a delivery out of the queue that nobody needs any more. */
-  z.object({ kind: z.literal('removal'), payload: z.object({ lane: z.string(), deliverySeq: z.number() }) }),
+  z.object({ kind: z.literal('removal'), payload: z.object({ lane: z.string(), deliverySeq: z.number(), workerId }) }),
   /** Tell those who wait, and end the live stream. */
   z.object({
     kind: z.literal('ended'),

@@ -76,7 +76,7 @@ export const programSpawnInputSchema = spawnInputSchema.extend({
     .record(z.string().max(100), z.string().max(500))
     .refine(...atMostEntries(50))
     .optional(),
-  runner: runnerSchema.optional(),
+  runner: runnerSchema.optional().describe('where the job runs; inline only in a host, never over HTTP'),
   budget: budgetSchema.optional(),
   parkTimeoutMs: z.number().int().min(0).max(86_400_000).optional(),
   onParentEnd: z.enum(['end', 'continue']).optional(),

@@ -28,6 +28,9 @@ export type ClaimedJob = AgentJob & { claimToken: string; msLeft: number }
 /** No model call of the job is under way any more (operations/budget.ts). */
 const NOTHING_RESERVED = sql`"reservedTokens" = 0, "reservedCostMicroUsd" = 0`
 
+/** An inline job that nobody holds stays its process's own: no other one can go on with it. */
+const RELEASED = sql`"workerId" = case when "runner" = 'inline' then "workerId" end`
+
 const states = (list: readonly string[]) => Prisma.join(list.map((state) => sql`${state}::"offshoot"."JobState"`))
 
 /**
@@ -102,7 +105,7 @@ export async function makePending(
 }
 
 const PENDING_AGAIN = sql`
-  "state" = 'pending', "claimToken" = null, "workerId" = null, "waitingOn" = null, "waitUntil" = null,
+  "state" = 'pending', "claimToken" = null, ${RELEASED}, "waitingOn" = null, "waitUntil" = null,
   "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp(), ${NOTHING_RESERVED}`
 
 /**
@@ -116,7 +119,7 @@ export async function makeLostPending(
   return db.$queryRaw<AgentJob[]>(sql`
     update "offshoot"."AgentJob" set ${PENDING_AGAIN}, "crashes" = "crashes" + 1
     where "workerId" = ${lost.workerId} and "claimToken" is not null and "state" = 'running'
-      and "rootJobId" = any(${[...lost.rootJobIds]}::text[])
+      and "runner" = 'queue' and "rootJobId" = any(${[...lost.rootJobIds]}::text[])
       and "abortRequestedAt" is null and "crashes" + 1 < ${lost.maxCrashes}
     returning *`)
 }
@@ -136,7 +139,7 @@ export async function storeWaitingJob(
       : sql`least("deadlineAt", clock_timestamp() + make_interval(secs => ${wait.forMs / 1000}))`
   const changed = await db.$executeRaw(sql`
     update "offshoot"."AgentJob" set
-      "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, "workerId" = null,
+      "waitingOn" = ${wait.on}::"offshoot"."WaitingOn", "waitUntil" = ${until}, "claimToken" = null, ${RELEASED},
       "stepRetries" = "stepRetries" + ${wait.countsAsRetry === true ? 1 : 0}, ${NOTHING_RESERVED}
       ${countCut(claim)}
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null`)
@@ -152,7 +155,7 @@ export async function parkJob(db: Queryable, claim: Claim & ReleasedClaim, parkT
   const changed = await db.$executeRaw(sql`
     update "offshoot"."AgentJob" set
       "waitingOn" = 'inbox', "waitUntil" = ${until}, "parkUntil" = ${until}, "parks" = "parks" + 1,
-      "claimToken" = null, "workerId" = null, ${NOTHING_RESERVED}
+      "claimToken" = null, ${RELEASED}, ${NOTHING_RESERVED}
       ${countCut(claim)}
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running' and "abortRequestedAt" is null
       and ${until} > clock_timestamp()`)

@@ -44,16 +44,23 @@ export async function insertOutbox(db: Queryable, entries: readonly NewOutboxEnt
 /** Takes entries that are due, of events or of all else, so that no other process tells them in the next moments. */
 export async function takeDueOutbox(
   database: Database,
-  what: 'events' | 'all else',
-  limit: number,
+  {
+    what,
+    limit,
+    of,
+  }: { what: 'events' | 'all else'; limit: number; /** Of all jobs, or only of inline ones. */ of: 'all' | 'inline' },
 ): Promise<OutboxEntry[]> {
   if (limit <= 0) return []
+  const ofJobs =
+    of === 'all'
+      ? sql`true`
+      : sql`exists (select 1 from "offshoot"."AgentJob" j where j."id" = "Outbox"."jobId" and j."runner" = 'inline')`
   return database.$queryRaw<OutboxEntry[]>(sql`
     update "offshoot"."Outbox" set "nextAttemptAt" = clock_timestamp() + make_interval(secs => ${TAKER_HAS_MS / 1000})
     where "id" in (
       select "id" from "offshoot"."Outbox"
       where "doneAt" is null and "deadAt" is null and "nextAttemptAt" <= clock_timestamp()
-        and ("kind" = 'completionEvent') = ${what === 'events'}
+        and ("kind" = 'completionEvent') = ${what === 'events'} and ${ofJobs}
       order by "id" limit ${limit} for update skip locked)
     returning "id", "jobId", "kind", "key", "payload", "attempts"`)
 }

@@ -68,6 +68,8 @@ export interface WorkerSight {
   lockHeld: boolean
   /** `seenAt` is older than the limit. */
   overdue: boolean
+  /** It serves no lane: it runs inline jobs in a host's process. */
+  inline: boolean
 }
 
 /** Whether the worker in row `w` holds its presence lock. */
@@ -83,7 +85,8 @@ export async function lookAtWorkers(database: Database, lockMs: number): Promise
   return database.$queryRaw<WorkerSight[]>(sql`
     select w."id", w."seenAt",
       ${PRESENCE_LOCK_HELD} as "lockHeld",
-      w."seenAt" < clock_timestamp() - make_interval(secs => ${lockMs / 1000}) as "overdue"
+      w."seenAt" < clock_timestamp() - make_interval(secs => ${lockMs / 1000}) as "overdue",
+      w."lanes" = '{}' as "inline"
     from "offshoot"."Worker" w`)
 }
 

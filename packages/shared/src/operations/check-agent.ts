@@ -121,10 +121,15 @@ export async function readLiveText(
 
 /** Where a job stands that is to be taken by a worker, and what keeps workers from it. */
 async function readPlaceInQueue(
-  { config, database, deliveries, signals, logger }: Runtime,
+  { config, database, deliveries, inline, signals, logger }: Runtime,
   job: AgentJob,
 ): Promise<Pick<JobProgress, 'queuePosition' | 'note'>> {
   const { id, lane, deliverySeq } = job
+  if (job.runner === 'inline') {
+    // It waits for a slot of its own process, which alone knows its place; workers and lanes are nothing to it.
+    const ahead = inline?.workerId() === job.workerId ? await inline?.countBefore(lane, id, deliverySeq) : undefined
+    return ahead === undefined ? {} : { queuePosition: ahead + 1 }
+  }
   const notes = (await hasWorker(database, lane, config.WORKER_LOCK_MS))
     ? []
     : [`No worker is running for lane "${lane}".`]

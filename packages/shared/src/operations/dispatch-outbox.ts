@@ -3,13 +3,14 @@
 // up neither a job nor a round of the reconciler.
 import type { TerminalState } from '../contracts/job-state.ts'
 import { outboxMessageSchema, UndeliverableError } from '../contracts/outbox.ts'
-import type { Config } from '../config.ts'
+import { type Config, hasRedis } from '../config.ts'
 import type { Database } from '../db/database.ts'
 import { markOutboxDone, markOutboxFailed, type OutboxEntry, takeDueOutbox } from '../db/outbox.ts'
 import type { Extensions } from '../extensions.ts'
 import type { Logger } from '../logger.ts'
 import type { Metrics } from '../metrics.ts'
 import type { DeliveryQueues } from '../queue/delivery-queue.ts'
+import type { InlineQueue } from '../queue/inline-queue.ts'
 import type { LiveStreams } from '../queue/live-streams.ts'
 import type { Signals } from '../queue/signals.ts'
 import { withLimit } from '../with-limit.ts'
@@ -46,6 +47,7 @@ export interface DispatchDependencies {
   metrics: Metrics
   database: Database
   deliveries: DeliveryQueues
+  inline?: InlineQueue
   signals: Signals
   liveStreams: LiveStreams
   extensions: Extensions
@@ -55,6 +57,7 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
   const { database, logger, metrics } = dependencies
   const completionEvents = openCompletionEvents(dependencies)
   const underway = new Set<Promise<void>>()
+  const of = hasRedis(dependencies.config) ? 'all' : 'inline'
   const dueUnderway = { events: 0, 'all else': 0 }
   let done: { id: bigint; late: boolean }[] = []
   let flushTimer: NodeJS.Timeout | undefined
@@ -99,7 +102,7 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
   }
 
   async function dispatchSomeDue(what: 'events' | 'all else', atMost: number): Promise<number> {
-    const due = await takeDueOutbox(database, what, atMost - dueUnderway[what])
+    const due = await takeDueOutbox(database, { what, limit: atMost - dueUnderway[what], of })
     dueUnderway[what] += due.length
     for (const entry of due)
       void track(tell(entry, { late: true })).finally(() => {
@@ -132,12 +135,16 @@ async function tellOne(
   const parsed = outboxMessageSchema.safeParse({ kind: entry.kind, payload: entry.payload })
   if (!parsed.success) throw new UndeliverableError(`the entry has another shape: ${parsed.error.message}`)
   const message = parsed.data
-  const { deliveries, signals, liveStreams } = dependencies
+  const { signals, liveStreams } = dependencies
   switch (message.kind) {
     case 'delivery':
-      return deliveries.add(message.payload)
+      return queueOf(dependencies, message.payload)?.add(message.payload)
     case 'removal':
-      return deliveries.remove(message.payload.lane, entry.jobId, message.payload.deliverySeq)
+      return queueOf(dependencies, message.payload)?.remove(
+        message.payload.lane,
+        entry.jobId,
+        message.payload.deliverySeq,
+      )
     case 'ended': {
       const { generation, attempt, state, error, reason } = message.payload
       signals.publish(`job:${entry.jobId}`, 'ended')
@@ -151,6 +158,18 @@ async function tellOne(
     case 'completionEvent':
       return completionEvents.send(entry.jobId, message.payload)
   }
+}
+
+/**
+ * The queue of a delivery: BullMQ's, or this process's own for an inline job. Undefined: the job is in another process,
+ * which finds it at its next heartbeat.
+ */
+function queueOf(
+  { deliveries, inline }: DispatchDependencies,
+  { workerId }: { workerId?: string | undefined },
+): DeliveryQueues | undefined {
+  if (workerId === undefined) return deliveries
+  return inline?.workerId() === workerId ? inline : undefined
 }
 
 /** How a live stream ends: the AI SDK's own last chunks. */

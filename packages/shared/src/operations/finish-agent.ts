@@ -23,6 +23,7 @@ import { appendMessage } from '../db/convos.ts'
 import { loadSteps, loadToolCalls } from '../db/journal.ts'
 import type { InboxItem } from '../db/generated/client.ts'
 import { decodeStored, encodeStored } from '../db/stored-value.ts'
+import { inlineWorkerOf } from './deliver.ts'
 import { lockConvo, lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
 import { tellOutcome } from './child-outcome.ts'
 import { messageIdOfInboxItem } from './inbox-key.ts'
@@ -272,7 +273,7 @@ function tellOthers(tx: Tx, job: AgentJob, ending: Ending): void {
       jobId: job.id,
       kind: 'removal',
       key: `removal:${job.id}:${job.deliverySeq}`,
-      payload: { lane: job.lane, deliverySeq: job.deliverySeq },
+      payload: { lane: job.lane, deliverySeq: job.deliverySeq, ...inlineWorkerOf(job) },
     })
   }
   if (job.completionEventName !== null) {

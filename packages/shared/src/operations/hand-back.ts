@@ -1,4 +1,5 @@
-// A running job goes back to the queue with its journal: handed back by its worker, or taken from a lost one.
+// A running job goes back to its queue with its journal: handed back by its worker, or taken from a lost one. An inline job
+// whose process is lost has no queue to go to: it ends.
 import { REASONS } from '../contracts/reason.ts'
 import { type AgentJob, makeLostPending, makePending, type ReleasedClaim } from '../db/agent-jobs.ts'
 import type { EventKind } from '../db/events.ts'
@@ -26,7 +27,7 @@ export async function handBack(
       ...('lostWorkerId' in from ? { finding: 'job_of_lost_worker' } : {}),
       data: { attempt: pending.attempt, ...('lostWorkerId' in from ? { workerId: from.lostWorkerId } : {}) },
     })
-    const wish = wishToEnd(pending)
+    const wish = wishToEnd(pending, kind)
     if (wish === undefined) tellDelivery(tx, pending, 'wake')
     else await endUnheld(tx, [pending], wish)
     return true
@@ -56,9 +57,10 @@ export async function handBackTogether(
   })
 }
 
-/** A job that somebody wants to end, or that has ended too many workers, does not go round again. */
-function wishToEnd(job: AgentJob): AbortWish | undefined {
+/** A job that somebody wants to end, that ran only in a lost process, or that has ended too many workers, does not go round again. */
+function wishToEnd(job: AgentJob, kind: EventKind): AbortWish | undefined {
   if (job.abortRequestedAt !== null) return wishOf(job)
+  if (kind === 'worker-lost' && job.runner === 'inline') return { by: null, reason: 'worker_lost', text: null }
   if (job.crashes < MAX_CRASHES) return undefined
   const text = `${REASONS.worker_crash.sentence} (${job.crashes} times in a row)`
   return { by: null, reason: 'worker_crash', text }

@@ -1,7 +1,8 @@
 // What can be decided about a spawn before its transaction: who asks, may they, for which bot, with which model and
 // tools. Refusals are values; they leave nothing behind.
 import { createHash } from 'node:crypto'
-import { type Bot, describeBotRef } from '../contracts/bot.ts'
+import { hasRedis } from '../config.ts'
+import { type Bot, describeBotRef, type Runner } from '../contracts/bot.ts'
 import { canonicalJson } from '../contracts/canonical-json.ts'
 import type { ModelPrice } from '../contracts/price.ts'
 import type { Reason } from '../contracts/reason.ts'
@@ -48,6 +49,8 @@ export interface SpawnParent {
   tools: ToolGrant
   /** Which right the parent itself runs on; a delegated job may not delegate further. */
   grant: Grant
+  /** Where the parent runs, and so does its child. */
+  runner: Runner
   deadlineMsLeft: number
 }
 
@@ -62,6 +65,9 @@ export interface PreparedSpawn {
   toolNames: string[]
   maxSteps: number
   timeoutMs: number
+  runner: Runner
+  /** Of an inline job: the worker in whose process it will run. */
+  workerId: string | null
   lane: string
   /** The model that the job will call, as "integration:modelName", and its price if that is known. */
   model: string
@@ -114,6 +120,8 @@ export async function prepareSpawn(
   if (typeof model !== 'string') return model
   const toolNames = chooseTools(bot, origin.parent, input.overrides?.toolFilter ?? [])
   if ('refused' in toolNames) return toolNames
+  const place = choosePlace(runtime, origin, input, bot)
+  if ('refused' in place) return place
 
   return {
     jobId: newId(),
@@ -130,6 +138,7 @@ export async function prepareSpawn(
         origin.parent?.deadlineMsLeft ?? Infinity,
       ),
     ),
+    ...place,
     lane: input.lane ?? bot.lane,
     model,
     price: runtime.extensions.prices.get(model),
@@ -172,11 +181,6 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
   }
   const missing = unavailableOption(input)
   if (missing !== undefined) return refuse('invalid_request', `${missing} is not available yet. Leave it out.`)
-  if (input.runner === 'inline')
-    return refuse(
-      'invalid_request',
-      'The runner "inline" is not available here. Leave runner out, or set it to "queue".',
-    )
   return undefined
 }
 
@@ -184,6 +188,36 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
 function unavailableOption(input: ProgramSpawnInput): string | undefined {
   if (input.layers !== undefined && input.layers.length > 0) return 'layers'
   return undefined
+}
+
+/** Where the job will run: where its parent runs, else as the call says, the bot, the config module; by whichever comes first. */
+function choosePlace(
+  { config, extensions, inline }: Runtime,
+  { parent }: SpawnOrigin,
+  input: ProgramSpawnInput,
+  bot: Bot,
+): Pick<PreparedSpawn, 'runner' | 'workerId'> | Refusal {
+  const runner = parent?.runner ?? input.runner ?? bot.runner ?? extensions.runner
+  if (input.runner !== undefined && input.runner !== runner)
+    return refuse(
+      'invalid_request',
+      `A sub-agent runs where its parent runs, on the runner "${runner}". Leave runner out.`,
+    )
+  if (runner === 'queue') {
+    if (hasRedis(config)) return { runner, workerId: null }
+    return refuse(
+      'invalid_request',
+      'The runner "queue" is not available here: this process has no Redis. Set REDIS_URL, or set runner to "inline" in the call, the bot or the config module.',
+    )
+  }
+  if (inline === undefined)
+    return refuse(
+      'invalid_request',
+      'The runner "inline" is not available here. It runs jobs in a host\'s own process: set runner to "queue", or, in a host, open Offshoot with createOffshoot({ inlineRunner: createInlineRunner }).',
+    )
+  const workerId = inline.workerId()
+  if (workerId !== undefined) return { runner, workerId }
+  return refuse('invalid_request', 'The runner "inline" takes nothing more: this process is closing.')
 }
 
 /** Which right lets the asking user run a job as `ownerId`; undefined: none. Admin rights do not pass through delegation. */

@@ -16,13 +16,15 @@ const OTHER_LANES = '(other)'
 
 export interface LaneWork {
   lane: string
-  /** Held by a worker. */
+  /** Held by a worker, or by the process of an inline job. */
   active: number
-  /** To be taken by a worker. */
+  /** To be taken by one. */
   pending: number
   /** Holding nothing until their wait ends. */
   waiting: { children: number; inbox: number; retry: number }
-  /** How long the oldest pending job has been that; 0 without one. */
+  /** Of active and pending those that workers have or are to take: an inline job is its own process's. */
+  slotsNeeded: number
+  /** How long the oldest job that is pending for a worker has been that; 0 without one. */
   oldestPendingMs: number
   /** Worker processes that serve the lane and take deliveries. */
   workers: number
@@ -41,6 +43,7 @@ export interface OutboxWork {
 export interface FleetRecord {
   lanes: LaneWork[]
   totalJobs: number
+  /** Without hosts that run inline jobs. */
   workers: { running: number; draining: number }
   outbox: OutboxWork[]
 }
@@ -87,15 +90,16 @@ export function fleetQuery(lockMs: number) {
           count(*) filter (where "waitingOn" = 'children') as "children",
           count(*) filter (where "waitingOn" = 'inbox') as "inbox",
           count(*) filter (where "waitingOn" = 'retry') as "retry",
-          coalesce(extract(epoch from clock_timestamp() - min("deliveredAt") filter (where "state" = 'pending')) * 1000, 0)::float8
-            as "oldestPendingMs"
+          count(*) filter (where "waitingOn" is null and "runner" = 'queue') as "slotsNeeded",
+          coalesce(extract(epoch from clock_timestamp()
+            - min("deliveredAt") filter (where "state" = 'pending' and "runner" = 'queue')) * 1000, 0)::float8 as "oldestPendingMs"
         from "offshoot"."AgentJob" where "state" in ('pending', 'running') group by "lane") l) as "lanes",
       (select coalesce(json_agg(w), '[]') from (
         select lane, count(*) as "workers" from "offshoot"."Worker", unnest("lanes") lane
         where "drainingAt" is null and ${seenWithin(lockMs)} group by lane) w) as "laneWorkers",
       (select json_build_object(
           'running', count(*) filter (where "drainingAt" is null), 'draining', count(*) filter (where "drainingAt" is not null))
-        from "offshoot"."Worker" where ${seenWithin(lockMs)}) as "workers",
+        from "offshoot"."Worker" where "lanes" <> '{}' and ${seenWithin(lockMs)}) as "workers",
       (select coalesce(json_agg(o), '[]') from (
         select coalesce(d."kind", x."kind") as "kind", coalesce(d."due", 0) as "due", coalesce(x."dead", 0) as "dead",
           coalesce(extract(epoch from clock_timestamp() - d."oldest") * 1000, 0)::float8 as "oldestDueMs"
@@ -134,6 +138,7 @@ function toLaneWork({ lanes, laneWorkers }: FleetRow, known: readonly string[]):
       active: 0,
       pending: 0,
       waiting: { children: 0, inbox: 0, retry: 0 },
+      slotsNeeded: 0,
       oldestPendingMs: 0,
       workers: 0,
     }
@@ -141,13 +146,14 @@ function toLaneWork({ lanes, laneWorkers }: FleetRow, known: readonly string[]):
     return present
   }
   for (const lane of told) of(lane)
-  for (const { lane, active, pending, children, inbox, retry, oldestPendingMs } of lanes) {
+  for (const { lane, active, pending, children, inbox, retry, slotsNeeded, oldestPendingMs } of lanes) {
     const sum = of(lane)
     sum.active += active
     sum.pending += pending
     sum.waiting.children += children
     sum.waiting.inbox += inbox
     sum.waiting.retry += retry
+    sum.slotsNeeded += slotsNeeded
     sum.oldestPendingMs = Math.max(sum.oldestPendingMs, oldestPendingMs)
   }
   for (const { lane, workers } of laneWorkers) of(lane).workers += workers

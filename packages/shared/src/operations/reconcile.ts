@@ -1,7 +1,9 @@
-// The reconciler repairs what no signal repaired. It runs in every API and worker process, one of them active at a time
-// by a lease, so that limits hold with no worker at all. Each round asks Postgres for what is overdue; every repair is
-// one of the ordinary, guarded operations, so that two reconcilers at once would do no harm. What is found of a job is a
-// line in its history (contracts/finding.ts).
+// The reconciler repairs what no signal repaired. It runs in every process that runs jobs and in every API, one of them
+// active at a time by a lease, so that limits hold with no worker at all. Each round asks Postgres for what is overdue; every
+// repair is one of the ordinary, guarded operations, so that two reconcilers at once would do no harm. What is found of a
+// job is a line in its history (contracts/finding.ts). A process without Redis has a lease of its own and repairs inline
+// jobs only: what it does for others it could tell nobody, and it must not keep those from it who can.
+import { hasRedis } from '../config.ts'
 import type { JobFinding } from '../contracts/finding.ts'
 import type { Reason } from '../contracts/reason.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
@@ -20,6 +22,7 @@ import { lockTree, transact, type Tx } from './transact.ts'
 import { wakeAgent } from './wake-agent.ts'
 
 const LEASE = 'reconciler'
+const INLINE_LEASE = 'reconciler-inline'
 const LEASE_MS = 5_000
 const ROUND_EVERY_MS = 500
 /** A delivery gets this long before Redis is asked about it. */
@@ -37,6 +40,7 @@ export interface Reconciler {
 /** Starts the rounds. `holder` names this process in the lease. */
 export function startReconciler(runtime: Runtime, options: { holder: string }): Reconciler {
   const { database, logger, metrics } = runtime
+  const lease = repairsAll(runtime) ? LEASE : INLINE_LEASE
   const lostWorkers = lostWorkerWatch(runtime)
   const waker = createWaker()
   const stopping = new AbortController()
@@ -44,7 +48,7 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
   let tidiedAt = -Infinity
 
   async function round(): Promise<void> {
-    if (!(await takeLease(database, LEASE, options.holder, LEASE_MS))) return
+    if (!(await takeLease(database, lease, options.holder, LEASE_MS))) return
     if (performance.now() >= calmUntil) await lostWorkers()
     for (const repair of [endUnheldJobs, wakeOverdueWaits, redeliverLostDeliveries]) await repair(runtime)
     await runtime.outbox.dispatchDue()
@@ -75,14 +79,23 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
       stopping.abort()
       waker.wake()
       await running
-      await dropLease(database, LEASE, options.holder).catch(() => undefined)
+      await dropLease(database, lease, options.holder).catch(() => undefined)
     },
   }
 }
 
+function repairsAll({ config }: Runtime): boolean {
+  return hasRedis(config)
+}
+
+/** The jobs that are this process's to repair. */
+function scopeOf(runtime: Runtime): Sql {
+  return repairsAll(runtime) ? sql`true` : sql`"runner" = 'inline'`
+}
+
 /**
  * A worker is lost when its lock is free in two looks (a round apart) and its row was not seen in between, or when it
- * was not seen for WORKER_LOCK_MS. Its jobs go to others at once.
+ * was not seen for WORKER_LOCK_MS. Its jobs go to others at once; inline ones end.
  */
 function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
   const { database, config, logger, metrics } = runtime
@@ -90,6 +103,7 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
   return async () => {
     const sights = await lookAtWorkers(database, config.WORKER_LOCK_MS)
     const lost = sights.filter((sight) => {
+      if (!sight.inline && !repairsAll(runtime)) return false
       const earlier = before.get(sight.id)
       const lockGone =
         !sight.lockHeld &&
@@ -103,13 +117,13 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
       const jobs = await jobsOf(database, worker.id)
       logger.warn(
         { workerId: worker.id, jobs: jobs.length, overdue: worker.overdue },
-        'worker lost; its jobs go to others',
+        'worker lost; its jobs go to others, or end with it',
       )
       await giveBack(runtime, jobs, worker.id)
       await deleteWorker(database, worker.id)
       metrics.countFindings('lost_worker', 1)
     }
-    await repairAll(runtime, await jobsOfUnknownWorkers(database), (job) =>
+    await repairAll(runtime, await jobsOfUnknownWorkers(runtime), (job) =>
       handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost'),
     )
   }
@@ -134,34 +148,40 @@ async function jobsOf(database: Database, workerId: string): Promise<HeldJobRef[
   return database.agentJob.findMany({
     where: { workerId, state: 'running', claimToken: { not: null } },
     select: { id: true, rootJobId: true },
+    orderBy: { depth: 'desc' },
   })
 }
 
 /** A worker that was declared lost and claimed a job in the same moment has no row any more. */
-async function jobsOfUnknownWorkers(
-  database: Database,
-): Promise<{ id: string; rootJobId: string; workerId: string }[]> {
-  return database.$queryRaw(sql`
-    select j."id", j."rootJobId", j."workerId" from "offshoot"."AgentJob" j
-    where j."state" = 'running' and j."claimToken" is not null
-      and not exists (select 1 from "offshoot"."Worker" w where w."id" = j."workerId") limit ${BATCH}`)
+async function jobsOfUnknownWorkers(runtime: Runtime): Promise<{ id: string; rootJobId: string; workerId: string }[]> {
+  return runtime.database.$queryRaw(sql`
+    select "id", "rootJobId", "workerId" from "offshoot"."AgentJob"
+    where "state" = 'running' and "claimToken" is not null and ${WORKER_IS_GONE} and ${scopeOf(runtime)}
+    order by "depth" desc limit ${BATCH}`)
 }
+
+const WORKER_IS_GONE = sql`not exists (select 1 from "offshoot"."Worker" w where w."id" = "AgentJob"."workerId")`
 
 /** A retry begins the deadline anew, and with it the queue time. */
 const QUEUED_AT = sql`case when "generation" = 1 then "createdAt" else "deadlineAt" - make_interval(secs => "timeoutMs" / 1000.0) end`
 
-/** Ends jobs that no worker holds and that have an abort wish, or are past their deadline or queue-time limit. */
+/**
+ * Ends jobs that no worker holds and that have an abort wish, are past their deadline or queue-time limit, or could only
+ * have gone on in a process that is gone.
+ */
 async function endUnheldJobs(runtime: Runtime): Promise<void> {
   const due = sql`"state" in ('pending', 'running') and "claimToken" is null and (
-    "abortRequestedAt" is not null or "deadlineAt" <= clock_timestamp()
+    "abortRequestedAt" is not null or "deadlineAt" <= clock_timestamp() or ("runner" = 'inline' and ${WORKER_IS_GONE})
     or ("attempt" = 0 and "state" = 'pending'
       and ${QUEUED_AT} <= clock_timestamp() - make_interval(secs => coalesce("queueTimeoutMs", ${runtime.config.JOB_QUEUE_TIMEOUT_MS}) / 1000.0)))`
   await repairEach(runtime, due, async (tx, { id }) => {
     const [job] = await tx.db.$queryRaw<(AgentJob & { due: Reason; finding: JobFinding })[]>(sql`
       select *, case when "abortRequestedAt" is not null then coalesce("abortReason", 'aborted_by_user')
-        when "deadlineAt" <= clock_timestamp() then 'timeout_total' else 'timeout_queue' end as "due",
+        when "deadlineAt" <= clock_timestamp() then 'timeout_total'
+        when "runner" = 'inline' and ${WORKER_IS_GONE} then 'worker_lost' else 'timeout_queue' end as "due",
         case when "abortRequestedAt" is not null then 'unheld_abort'
-        when "deadlineAt" <= clock_timestamp() then 'deadline' else 'queue_time' end as "finding"
+        when "deadlineAt" <= clock_timestamp() then 'deadline'
+        when "runner" = 'inline' and ${WORKER_IS_GONE} then 'job_of_lost_worker' else 'queue_time' end as "finding"
       from "offshoot"."AgentJob" where "id" = ${id} and ${due}`)
     if (job === undefined) return
     await finishInTransaction(tx, job.id, {
@@ -190,8 +210,8 @@ async function wakeOverdueWaits(runtime: Runtime): Promise<void> {
 }
 
 /**
- * Repairs the jobs for which `condition` holds, each in a transaction of its own under the tree's lock: what was seen
- * before the lock must be looked at again.
+ * Repairs the jobs for which `condition` holds, children before their parents, each in a transaction of its own under the
+ * tree's lock: what was seen before the lock must be looked at again.
  */
 async function repairEach(
   runtime: Runtime,
@@ -199,7 +219,7 @@ async function repairEach(
   repair: (tx: Tx, job: { id: string }) => Promise<void>,
 ): Promise<void> {
   const jobs = await runtime.database.$queryRaw<{ id: string; rootJobId: string }[]>(
-    sql`select "id", "rootJobId" from "offshoot"."AgentJob" where ${condition} limit ${BATCH}`,
+    sql`select "id", "rootJobId" from "offshoot"."AgentJob" where (${condition}) and ${scopeOf(runtime)} order by "depth" desc limit ${BATCH}`,
   )
   await repairAll(runtime, jobs, (job) =>
     transact(runtime, async (tx) => {
@@ -210,17 +230,18 @@ async function repairEach(
 }
 
 /**
- * Repairs jobs, some at a time: the last of a lost worker's hundred jobs shall not wait for a hundred transactions, and
- * what else the process does keeps half of the connections.
+ * Repairs jobs, those of one tree in their order (they would wait for its lock in any case), some trees at a time: the last
+ * of a lost worker's hundred jobs shall not wait for a hundred transactions, and what else the process does keeps half of
+ * the connections.
  */
-async function repairAll<Job extends { id: string }>(
+async function repairAll<Job extends { id: string; rootJobId: string }>(
   runtime: Runtime,
   jobs: readonly Job[],
   repair: (job: Job) => Promise<unknown>,
 ): Promise<void> {
-  const left = jobs.values()
+  const trees = Map.groupBy(jobs, ({ rootJobId }) => rootJobId).values()
   const repairSome = async () => {
-    for (const job of left) await repairOne(runtime, job.id, () => repair(job))
+    for (const tree of trees) for (const job of tree) await repairOne(runtime, job.id, () => repair(job))
   }
   await Promise.all(Array.from({ length: Math.ceil(runtime.config.DATABASE_POOL_SIZE / 2) }, repairSome))
 }
@@ -244,7 +265,7 @@ const KNOWN_AT = sql`greatest("deliveredAt", "askedAt")`
  */
 async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
   const { database, deliveries, signals, logger } = runtime
-  if (!signals.pulse.isOk()) return
+  if (!repairsAll(runtime) || !signals.pulse.isOk()) return
   const pending = await database.$queryRaw<AgentJob[]>(sql`
     select * from "offshoot"."AgentJob"
     where "state" = 'pending' and "runner" = 'queue' and ${KNOWN_AT} < clock_timestamp() - make_interval(secs => ${DELIVERY_GRACE_MS / 1000})

@@ -1,6 +1,7 @@
 // An operator's retry: a failed or aborted job goes on from its journal as a new generation. Steps, tokens and cost go on
 // counting; the abort wish is cleared, and the deadline begins anew with the same length, within that of a live parent. A
-// retry is held to what a spawn is held to: the user's cap, and a parent that still wants the job.
+// retry is held to what a spawn is held to: the user's cap, and a parent that still wants the job. It runs on the queue,
+// also when the job was an inline one: whoever retries it is not the process that ran it.
 import { isTerminal } from '../contracts/job-state.ts'
 import { type AgentJob, readDeadlineMsLeft } from '../db/agent-jobs.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
@@ -78,8 +79,8 @@ async function retryInTransaction(
     update "offshoot"."AgentJob" set
       "state" = 'pending', "generation" = "generation" + 1, "reason" = null, "result" = null, "error" = null,
       "errorDetail" = null, "partial" = false, "finishedAt" = null, "claimToken" = null, "workerId" = null,
-      "crashes" = 0, "stepRetries" = 0, "abortRequestedAt" = null, "abortRequestedBy" = null, "abortReason" = null,
-      "abortText" = null, "completionEventFired" = false,
+      "runner" = 'queue', "crashes" = 0, "stepRetries" = 0,
+      "abortRequestedAt" = null, "abortRequestedBy" = null, "abortReason" = null, "abortText" = null, "completionEventFired" = false,
       "maxTotalTokens" = ${budget.maxTotalTokens}, "maxCostMicroUsd" = ${budget.maxCostMicroUsd},
       "budgeted" = "budgeted" or ${input.budget !== undefined}, "maxSteps" = ${maxSteps},
       "timeoutMs" = ${timeoutMs}, "deadlineAt" = clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}),

@@ -222,13 +222,25 @@ function whoFields({ bot, input, origin, ownerId, grant }: PreparedSpawn, ids: N
   } satisfies Partial<NewJob>
 }
 
-function whatFields({ bot, input, toolNames, maxSteps, lane, timeoutMs, requestHash }: PreparedSpawn) {
+function whatFields({
+  bot,
+  input,
+  toolNames,
+  maxSteps,
+  runner,
+  workerId,
+  lane,
+  timeoutMs,
+  requestHash,
+}: PreparedSpawn) {
   return {
     mode: input.mode,
     inputMessage: storedText(input.message),
     overrides: encodeStored(input.overrides ?? {}),
     toolNames,
     maxSteps,
+    runner,
+    workerId,
     lane,
     timeoutMs,
     requestHash,

@@ -31,8 +31,6 @@ export function queueName(lane: string): string {
 }
 
 export interface DeliveryQueues {
-  /** The BullMQ queue of a lane, opened on first use. */
-  lane(lane: string): Queue
   /** Adds a delivery. It stays pending while Redis is away: give it a limit. */
   add(delivery: Delivery): Promise<void>
   /** Removes a delivery that no worker has taken; one that is active stays. */
@@ -52,7 +50,12 @@ export interface DeliveryQueues {
   close(): Promise<void>
 }
 
-export function openDeliveryQueues(config: Config, logger: Logger): DeliveryQueues {
+export interface BullQueues extends DeliveryQueues {
+  /** The BullMQ queue of a lane, opened on first use. */
+  lane(lane: string): Queue
+}
+
+export function openDeliveryQueues(config: Config, logger: Logger): BullQueues {
   const connection: RedisClient = openRedis(config, logger, 'deliveries')
   const queues = new Map<string, Queue>()
 
@@ -112,4 +115,23 @@ export function openDeliveryQueues(config: Config, logger: Logger): DeliveryQueu
       await closeRedis(connection)
     },
   }
+}
+
+/** Those of a process without Redis: what belongs there is left to the processes that have it. */
+export function noDeliveryQueues(): BullQueues {
+  const reject = async () => refuse()
+  return {
+    lane: refuse,
+    add: reject,
+    remove: reject,
+    isUnderway: reject,
+    counts: reject,
+    isPaused: reject,
+    countBefore: reject,
+    close: async () => undefined,
+  }
+}
+
+function refuse(): never {
+  throw new Error('This process has no Redis (REDIS_URL): the delivery is left to one that has.')
 }

@@ -11,13 +11,13 @@ import { ANSWER_LIMIT_MS, closeRedis, openRedis, type RedisClient } from './redi
 import { withLimit } from '../with-limit.ts'
 
 /** Batches kept a job, and how long a stream outlives its last batch. */
-const MAX_BATCHES = 5_000
-const EXPIRE_SECONDS = 3_600
+export const MAX_BATCHES = 5_000
+export const EXPIRE_SECONDS = 3_600
 /** Bytes of frames kept while a job runs: as many batches at 200 bytes, minutes of an ordinary answer. */
-const MAX_BYTES = 1_000_000
+export const MAX_BYTES = 1_000_000
 /** And once it has ended: what a viewer that was following may not have read yet. */
-const MAX_BYTES_AT_END = 16_000
-const READ_COUNT = 500
+export const MAX_BYTES_AT_END = 16_000
+export const READ_COUNT = 500
 
 /**
  * KEYS: stream, fence. ARGV: generation, attempt, batch number of the attempt, number of frames, frames as JSON, the

@@ -9,7 +9,7 @@ import type { Runtime } from '../runtime.ts'
 import { abortAgentTool, checkAgentTool, type WhoCalls } from './job-tools.ts'
 import { modelInput } from './model-input.ts'
 import { readResultTool } from './read-result.ts'
-import { spawnAgentToolForHost } from './spawn-agent.ts'
+import { type runSpawn, spawnAgentToolForHost } from './spawn-agent.ts'
 
 export interface AgentToolsOptions {
   /** Also listAgents and messageAgent. */
@@ -21,14 +21,14 @@ export interface AgentToolsOptions {
   readResult?: boolean
 }
 
-/** The tools for a host's own `streamText`. */
+/** The tools for a host's own `streamText`. `run` spawns as `runSpawn` does. */
 export function createAgentTools(
   runtime: Runtime,
-  whoCalls: WhoCalls,
+  { whoCalls, run }: { whoCalls: WhoCalls; run: typeof runSpawn },
   { extended = false, readResult = false }: AgentToolsOptions = {},
 ): ToolSet {
   return {
-    spawnAgent: spawnAgentToolForHost(runtime, { canReadOn: readResult }),
+    spawnAgent: spawnAgentToolForHost(runtime, { canReadOn: readResult, run }),
     checkAgent: checkAgentTool(runtime, whoCalls, { canReadOn: readResult }),
     abortAgent: abortAgentTool(runtime, whoCalls, { canReadOn: readResult }),
     ...(readResult ? { [READ_RESULT]: readResultTool(runtime, whoCalls) } : {}),

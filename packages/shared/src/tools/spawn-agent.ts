@@ -45,14 +45,17 @@ export function spawnAgentToolForWorker(): SpawnTool {
 }
 
 /** In a host the tool waits by row and signal, shows the sub-agent's growing message, and passes the caller's abort on. */
-export function spawnAgentToolForHost(runtime: Runtime, { canReadOn }: { canReadOn: boolean }): SpawnTool {
+export function spawnAgentToolForHost(
+  runtime: Runtime,
+  { canReadOn, run }: { canReadOn: boolean; run: typeof runSpawn },
+): SpawnTool {
   return tool({
     description: DESCRIPTION,
     inputSchema: modelInput(spawnInputSchema, ['message', 'bot']),
     toModelOutput: ({ output }) => spawnModelOutput(output, canReadOn),
     async *execute(input: SpawnInput, { abortSignal }) {
       const origin = await originOfContext(runtime, getSpawnContext())
-      yield* runSpawn(runtime, origin, input, abortSignal)
+      yield* run(runtime, origin, input, abortSignal)
     },
   })
 }
@@ -77,14 +80,14 @@ export async function originOfContext({ database }: Runtime, given: SpawnContext
     throw new Error(
       `The spawn context names the parent job ${context.parentJobId}, which is not a live job of user ${context.userId}.`,
     )
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, grant } = parent
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, grant, runner } = parent
   const deadlineMsLeft = await readDeadlineMsLeft(database, jobId)
   const tools = toolsOfJob(parent)
   // Not the id of the host's own tool call: endpoints reuse those, and it would stand for a call of the parent job's model.
   const toolCallId = `host:${newId()}`
   return {
     ...origin,
-    parent: { jobId, rootJobId, ancestorIds, triggeredByIds, step, toolCallId, tools, grant, deadlineMsLeft },
+    parent: { jobId, rootJobId, ancestorIds, triggeredByIds, step, toolCallId, tools, grant, runner, deadlineMsLeft },
   }
 }
 
