@@ -86,7 +86,9 @@ export function addMcpTools(agent: ResolvedAgent, mcp: McpTools, state: RunState
   const unknown = mcp.missing.filter((name) => agent.toolFilter.includes(name))
   if (unknown.length > 0 && state.steps.length === 0)
     throw new UnresolvableAgentError(
-      `Unknown tools: ${unknown.join(', ')}. Known: ${Object.keys(tools).join(', ')}.`,
+      `Unknown tools: ${unknown.join(', ')}. Known: ${Object.keys(tools)
+        .filter((name) => name !== READ_RESULT)
+        .join(', ')}.`,
       'unknown_tool',
     )
   const calls = state.stepToPlayBack()?.modelOutput.filter((part) => part.type === 'tool-call') ?? []

@@ -62,7 +62,7 @@ test('SEC-2: a program cannot give a job its id either', () => {
 test('an async answer says how the result will come, and not to poll', () => {
   expect(asyncNote({ notifyParent: false })).toMatch(/checkAgent.*do not poll/)
   expect(asyncNote({ notifyParent: true })).toMatch(
-    /comes to you as a message if you are still at work then; do not poll/,
+    /comes to you as a message.*you are called again when it is there. Do not poll/,
   )
 })
 
