@@ -15,7 +15,7 @@ export function hostOrigin(userId: string, more: Partial<SpawnOrigin> = {}): Spa
 
 /** A spawn as a running job asks for it in one of its steps. */
 export function jobOrigin(parent: AgentJob, step: number, toolCallId: string): SpawnOrigin {
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, grant, runner } = parent
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, grant, runner, layers } = parent
   return {
     userId: parent.ownerId,
     delegateUserIds: parent.grant === 'self' ? parent.delegateUserIds : [],
@@ -30,6 +30,7 @@ export function jobOrigin(parent: AgentJob, step: number, toolCallId: string): S
       step,
       toolCallId,
       tools: toolsOfJob(parent),
+      layers,
       grant,
       runner,
       deadlineMsLeft: parent.timeoutMs,

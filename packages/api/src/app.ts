@@ -15,6 +15,7 @@ import { botRoutes } from './routes/bots.ts'
 import { convoRoutes } from './routes/convos.ts'
 import { deadLetterRoutes } from './routes/dead-letters.ts'
 import { healthRoutes } from './routes/health.ts'
+import { layerRoutes } from './routes/layers.ts'
 import { resultRoutes } from './routes/results.ts'
 import { metricsRoutes } from './routes/metrics.ts'
 
@@ -47,7 +48,7 @@ function v1(runtime: Runtime, openRequests: OpenRequests): Router {
     response.set('cache-control', 'no-store')
     next()
   })
-  router.use('/agents', agentRoutes(runtime, openRequests), resultRoutes(runtime))
+  router.use('/agents', agentRoutes(runtime, openRequests), resultRoutes(runtime), layerRoutes(runtime))
   router.use('/convos', convoRoutes(runtime, openRequests))
   router.use('/bots', botRoutes(runtime))
   router.use('/dead-letters', deadLetterRoutes(runtime))

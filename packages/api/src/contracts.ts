@@ -241,6 +241,17 @@ export const eventPageSchema = z.object({
 })
 export type EventPage = z.infer<typeof eventPageSchema>
 
+/** The state of a context layer. */
+export const layerStateSchema = z.object({
+  state: z.unknown().describe('JSON; null while nothing was written'),
+  version: z.number().int().describe('counts the writes; 0: none yet'),
+})
+export const layerWriteSchema = z.strictObject({
+  state: z.json().describe('at most 262,144 bytes of JSON'),
+  version: z.number().int().min(0).optional().describe('write only when the state has this version; 0: none yet'),
+})
+export const writtenLayerSchema = layerStateSchema.pick({ version: true })
+
 /** Of the outbox: what was given up, and is there to be sent again. */
 export const deadLetterIdSchema = z.string().regex(/^\d{1,18}$/)
 export const deadLettersQuerySchema = z.strictObject({

@@ -12,8 +12,10 @@ import { programSpawnInputSchema } from '@offshoot/shared/contracts/spawn'
 import { z } from 'zod'
 import { createDocument, type ZodOpenApiOperationObject, type ZodOpenApiResponsesObject } from 'zod-openapi'
 import * as contracts from './contracts.ts'
+import { answer, eventStream, json, ofBody, ofOne, refusal, unauthorized } from './openapi-parts.ts'
 
 const jobPath = z.object({ jobId: z.string() })
+const layerPath = jobPath.extend({ layerId: z.string() })
 const convoPath = z.object({ convoId: z.string() })
 const botPath = z.object({ group: botSchema.shape.group, handle: botSchema.shape.handle })
 const spawnHeaders = z.object({
@@ -24,31 +26,6 @@ const spawnHeaders = z.object({
 })
 const streamHeaders = z.object({
   'Last-Event-ID': z.string().optional().describe('the id of the last event that was seen'),
-})
-
-const json = (schema: z.ZodType) => ({ content: { 'application/json': { schema } } })
-const answer = (description: string, schema: z.ZodType) => ({ description, ...json(schema) })
-const refusal = (description: string) => ({
-  description,
-  content: { 'application/problem+json': { schema: contracts.problemSchema } },
-})
-const eventStream = {
-  description:
-    "Server-sent events: the AI SDK's UI message stream, to the job's end. Each event's id is the cursor after it.",
-  headers: z.object({ 'x-vercel-ai-ui-message-stream': z.literal('v1'), 'x-agent-job-id': z.string() }),
-  content: { 'text/event-stream': { schema: z.string() } },
-}
-
-const unauthorized = { 401: refusal('No valid API key.') }
-const ofOne = (what: string): ZodOpenApiResponsesObject => ({
-  ...unauthorized,
-  404: refusal(`There is no such ${what}, or it is not the caller's: the same answer for both.`),
-})
-const ofBody = (): ZodOpenApiResponsesObject => ({
-  ...unauthorized,
-  400: refusal('The request is not valid.'),
-  413: refusal('The body has more than 1 MB.'),
-  415: refusal('The body is not JSON.'),
 })
 
 const agents: Record<string, Record<string, ZodOpenApiOperationObject>> = {
@@ -161,6 +138,27 @@ const agents: Record<string, Record<string, ZodOpenApiOperationObject>> = {
         200: answer('The receipt: accepted, read at a step, or the job ended first.', messageReceiptSchema),
         ...ofBody(),
         ...ofOne('job'),
+      },
+    },
+  },
+  '/v1/agents/{jobId}/layers/{layerId}': {
+    get: {
+      summary: 'The state of a context layer of a job',
+      description: "The state of a chat turn is its convo's.",
+      tags: ['agents'],
+      requestParams: { path: layerPath },
+      responses: { 200: answer('The state.', contracts.layerStateSchema), ...ofOne('job or layer') },
+    },
+    put: {
+      summary: 'Write the state of a context layer: running sub-agents of the job that have the layer hear of it',
+      tags: ['agents'],
+      requestParams: { path: layerPath },
+      requestBody: { required: true, ...json(contracts.layerWriteSchema) },
+      responses: {
+        200: answer('It is written; its new version.', contracts.writtenLayerSchema),
+        ...ofBody(),
+        ...ofOne('job or layer'),
+        409: refusal('The state has another version, which `version` names.'),
       },
     },
   },

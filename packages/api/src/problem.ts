@@ -16,6 +16,7 @@ export const HTTP_CODES = {
   action_off: { status: 405, title: 'This action is switched off.' },
   other_site: { status: 403, title: 'The request comes from another site.' },
   idempotency_conflict: { status: 409, title: 'The idempotency key was used for another request.' },
+  layer_conflict: { status: 409, title: 'The state of the layer has another version.' },
   convo_busy: { status: 409, title: 'The convo has a live turn.' },
   body_too_large: { status: 413, title: 'The body is too large.' },
   unsupported_media_type: { status: 415, title: 'The body is not JSON.' },
@@ -48,7 +49,7 @@ export function problem(code: ProblemCode, detail: string, options?: ProblemOpti
 }
 
 /** The same for an id that does not exist and one that is somebody else's, byte for byte. */
-export function notFound(what: 'job' | 'convo' | 'bot' | 'result' | 'dead letter' | 'route'): ProblemError {
+export function notFound(what: 'job' | 'convo' | 'bot' | 'result' | 'layer' | 'dead letter' | 'route'): ProblemError {
   return problem(
     'not_found',
     what === 'route'

@@ -34,7 +34,7 @@ export function readQuery<T>(schema: z.ZodType<T>, request: Request): T {
 }
 
 /** An id in the address. One that cannot be an id is as unknown as any other. */
-export function readId(request: Request, name: string, what: 'job' | 'convo' | 'bot' | 'result'): string {
+export function readId(request: Request, name: string, what: 'job' | 'convo' | 'bot' | 'result' | 'layer'): string {
   const id = request.params[name]
   if (typeof id !== 'string' || id.length > 200 || id.includes('\u0000')) throw notFound(what)
   return id

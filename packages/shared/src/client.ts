@@ -9,9 +9,11 @@ import { loadConfig } from './config.ts'
 import { storedText } from './db/stored-value.ts'
 import { isAdmin } from './db/users.ts'
 import { createExtensions, type ExtensionsInput, loadExtensions } from './extensions.ts'
+import type { LayerWriteOptions, StoredLayerState } from './layers.ts'
 import { createLogger, type Logger } from './logger.ts'
 import { abortAgent } from './operations/abort-agent.ts'
 import { checkAgent, findReadableJob } from './operations/check-agent.ts'
+import { type LayerAddress, readLayer, setLayer } from './operations/layer-state.ts'
 import { listAgents } from './operations/list-agents.ts'
 import type { SpawnOrigin } from './operations/prepare-spawn.ts'
 import type { JobReader } from './operations/readable-jobs.ts'
@@ -84,6 +86,23 @@ export interface Offshoot {
   listLive(userId: string, filter?: LiveFilter): Promise<{ agents: LiveAgent[]; nextCursor?: string }>
   check(userId: string, input: z.input<typeof checkInputSchema>): Promise<CheckOutput>
   abort(userId: string, input: AbortInput): Promise<AbortOutput>
+  /**
+   * What a context layer of a job, or of a top-level convo, holds. Null: nothing yet, or there is no such layer, job or
+   * convo of the user's. A turn's state is its convo's; a convo of the host's own belongs to the user who wrote first.
+   */
+  layerState(userId: string, of: LayerAddress, layerId: string): Promise<StoredLayerState | null>
+  /**
+   * Writes it, and answers its new version; sub-agents that run with the layer hear of it. Null: there is none such of the
+   * user's.
+   * @throws LayerVersionError when `version` is given and not the one that is there
+   */
+  setLayerState(
+    userId: string,
+    of: LayerAddress,
+    layerId: string,
+    state: unknown,
+    options?: LayerWriteOptions,
+  ): Promise<{ version: number } | null>
   /** What this process has counted, as text for Prometheus: spawns, refusals, what was told to others. */
   metrics(): Promise<string>
   /** Ends inline jobs, if there are any, and closes every connection. A second call waits for the first. */
@@ -106,10 +125,11 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     await runtime.close()
     throw error
   })
-  const readerOf = async (userId: string): Promise<JobReader> => ({
+  const userReader = async (userId: string) => ({
     userId,
     admin: await isAdmin(runtime.database, userId),
   })
+  const readerOf = async (userId: string): Promise<JobReader> => userReader(userId)
   const originOf = async (context: SpawnContext, idempotencyKey: string | undefined): Promise<SpawnOrigin> => {
     const origin = await originOfContext(runtime, context)
     return idempotencyKey === undefined
@@ -169,6 +189,14 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
       checkAgent(runtime, await readerOf(storedText(userId)), checkInputSchema.parse(input) satisfies CheckInput),
     abort: async (userId, input) =>
       abortAgent(runtime, await readerOf(storedText(userId)), abortInputSchema.parse(input), storedText(userId)),
+    layerState: async (userId, of, layerId) =>
+      readLayer(runtime, await userReader(storedText(userId)), of, storedText(layerId)),
+    setLayerState: async (userId, of, layerId, state, { version } = {}) =>
+      setLayer(runtime, await userReader(storedText(userId)), of, {
+        layerId: storedText(layerId),
+        state,
+        ...(version === undefined ? {} : { version }),
+      }),
     metrics: () => runtime.metrics.registry.metrics(),
     close: () => (closing ??= close()),
   }

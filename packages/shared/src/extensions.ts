@@ -10,6 +10,7 @@ import { type Config, ConfigError } from './config.ts'
 import { type Bot, type BotRef, type Runner, runnerSchema } from './contracts/bot.ts'
 import { type ModelPrice, modelPriceSchema } from './contracts/price.ts'
 import { READ_RESULT } from './contracts/truncated-result.ts'
+import { type ContextLayer, contextLayerSchema } from './layers.ts'
 import { storable } from './db/stored-value.ts'
 import { type AiTool, registerAiTool } from './tools/registry.ts'
 
@@ -28,6 +29,8 @@ export interface ExtensionsInput {
   runner?: Runner
   /** Functions that Inngest calls at the API's /api/inngest, made with `inngest.createFunction`. */
   inngestFunctions?: InngestFunction.Any[]
+  /** Context layers, made with `defineLayer`; bots and spawns name them by id. */
+  layers?: ContextLayer[]
 }
 
 export interface Extensions {
@@ -36,6 +39,7 @@ export interface Extensions {
   resolveBot: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined>
   runner: Runner
   inngestFunctions: readonly InngestFunction.Any[]
+  layers: ReadonlyMap<string, ContextLayer>
 }
 
 /** Types the config module: `export default defineConfig({ tools: [...] })`. */
@@ -68,6 +72,7 @@ const extensionsSchema = z.strictObject({
   inngestFunctions: z
     .array(z.custom((value) => isInngestFunction(value), 'must be made with inngest.createFunction'))
     .optional(),
+  layers: z.array(contextLayerSchema).optional(),
 })
 
 /**
@@ -108,7 +113,17 @@ export function createExtensions(config: Config, input: ExtensionsInput): Extens
     resolveBot: async (ref, caller) => storable(await input.resolveBot?.(ref, caller)),
     runner: input.runner ?? 'queue',
     inngestFunctions: input.inngestFunctions ?? [],
+    layers: layersById(input.layers ?? []),
   }
+}
+
+function layersById(layers: readonly ContextLayer[]): Map<string, ContextLayer> {
+  const byId = new Map<string, ContextLayer>()
+  for (const layer of layers) {
+    if (byId.has(layer.id)) throw new ConfigError(`Two layers have the id "${layer.id}". Give each one of its own.`)
+    byId.set(layer.id, layer)
+  }
+  return byId
 }
 
 /** An endpoint of one's own may need no key; the SDK insists on one. */
@@ -132,7 +147,7 @@ async function importConfigModule(file: string): Promise<ExtensionsInput> {
   const parsed = extensionsSchema.safeParse(exported)
   if (!parsed.success) {
     throw new ConfigError(
-      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, prices, resolveBot, runner, inngestFunctions }).\n${z.prettifyError(parsed.error)}`,
+      `OFFSHOOT_CONFIG: ${absolute} must have a default export made with defineConfig({ tools, providers, prices, resolveBot, runner, inngestFunctions, layers }).\n${z.prettifyError(parsed.error)}`,
     )
   }
   // The schema checked the shape; the functions inside are the product's own.

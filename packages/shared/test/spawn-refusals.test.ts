@@ -65,7 +65,7 @@ interface Case {
 
 const CASES: Case[] = [
   ...[
-    { input: { layers: ['notes'] }, words: 'layers is not available yet.' },
+    { input: { layers: ['notes', 'plans'] }, words: 'Unknown layers: notes, plans. Known: none.' },
     { input: { wakeIdleParent: true }, words: 'wakeIdleParent is only valid with notifyParent' },
   ].map((each) => ({ what: each.words, reason: 'invalid_request' as const, ...each })),
   {

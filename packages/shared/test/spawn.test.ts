@@ -4,13 +4,14 @@ import { hostOrigin, spawnInput, spawnJob } from '@offshoot/testing/jobs-without
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { programSpawnInputSchema } from '../src/contracts/spawn.ts'
+import { defineLayer } from '../src/layers.ts'
 import { checkAgent } from '../src/operations/check-agent.ts'
 import { asyncOutput, spawnAgent } from '../src/operations/spawn-agent.ts'
 import { redisTexts } from '@offshoot/testing/redis-texts'
 
 let stage: TestStage
 beforeAll(async () => {
-  stage = await openTestStage()
+  stage = await openTestStage({ extensions: { layers: [defineLayer({ id: 'notes' })] } })
   await stage.putBot('writer', { lane: 'default', layers: ['notes'] })
   await stage.putBot('gpu-writer', { lane: 'gpu' })
 })

@@ -118,6 +118,7 @@ async function spawningJob({ job, claim, cutCalls, runtime, msLeft }: Attempt, s
         step,
         toolCallId,
         tools: toolsOfJob(job),
+        layers: job.layers,
         grant: job.grant,
         runner: job.runner,
         deadlineMsLeft: msLeft(),

@@ -6,6 +6,7 @@ import { deleteWorker, holdPresenceLock, insertWorker, markDraining, type Worker
 import { newId } from '@offshoot/shared/ids'
 import { startReconciler } from '@offshoot/shared/operations/reconcile'
 import type { Runtime } from '@offshoot/shared/runtime'
+import { watchLayers } from './layer-watch.ts'
 import { createLiveWriters } from './live-writer.ts'
 import type { DeliveryDependencies } from './process-delivery.ts'
 import { watchRunningJobs } from './running-jobs.ts'
@@ -56,6 +57,7 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
     },
     onHeartbeat: async () => options.onHeartbeat?.(row.id),
   })
+  const layerWatch = await watchLayers(runtime)
   runtime.metrics.watchJobs(() => runningJobs.count())
   const reconciler = startReconciler(runtime, { holder: row.id })
 
@@ -64,6 +66,7 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
     workerId: () => row.id,
     runningJobs,
     suspects: createSuspects(),
+    layerWatch,
     liveWriters: createLiveWriters(runtime),
     isDraining: () => draining,
     shutdown: shutdown.signal,
@@ -88,6 +91,7 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
       await afterLast?.()
       await reconciler.stop()
       await runningJobs.close()
+      await layerWatch.close()
       await heartbeatDatabase.$disconnect()
       await lock.close()
       // With jobs left the row stays, so that the reconciler finds them as those of a lost worker.

@@ -12,17 +12,21 @@ import {
 import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
 import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
-import { finishAgent } from '@offshoot/shared/operations/finish-agent'
+import { LayerVersionError } from '@offshoot/shared/layers'
+import { finishAgent, stayBeforeReturn } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
 import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
 import type { DeliveryOutcome } from '@offshoot/shared/metrics'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { createCutCalls } from './cut-calls.ts'
 import { keepLateResult } from './late-result.ts'
+import { createLayerSession } from './layer-session.ts'
+import type { LayerWatch } from './layer-watch.ts'
 import type { LiveWriters } from './live-writer.ts'
 import { createMcpSession } from './mcp-tools.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
+import { type Returned, returnHooks } from './return-hooks.ts'
 import { createStopSwitch } from './run-stop.ts'
 import type { RunningJobs } from './running-jobs.ts'
 import type { Suspects } from './suspects.ts'
@@ -32,6 +36,7 @@ export interface DeliveryDependencies {
   workerId: () => string
   runningJobs: RunningJobs
   suspects: Suspects
+  layerWatch: LayerWatch
   liveWriters: LiveWriters
   isDraining(): boolean
   /** Aborted when the process must end now: claims that cannot be written are given up. */
@@ -90,7 +95,7 @@ async function notClaimed(
 }
 
 async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, claim: Claim): Promise<DeliveryResult> {
-  const { runtime, runningJobs, suspects, liveWriters } = dependencies
+  const { runtime, runningJobs, suspects, layerWatch, liveWriters } = dependencies
   const stopSwitch = createStopSwitch()
   const forget = runningJobs.add(claim, stopSwitch)
   const deadline = setTimeout(
@@ -109,12 +114,15 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     logger: runtime.logger.child({ jobId: job.id }),
     signal: stopSwitch.signal,
   })
+  const layers = createLayerSession({ runtime, job, claim, stopSwitch })
+  const unwatch = layerWatch.add(layers)
   const attempt: Attempt = {
     runtime,
     job,
     claim,
     live,
     mcp,
+    layers,
     stopSwitch,
     cutCalls: createCutCalls(),
     entry: 'again',
@@ -133,6 +141,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
   } finally {
     clearTimeout(deadline)
     live.end()
+    unwatch()
     suspects.clear(claim.token)
     forget()
     await mcp.close()
@@ -204,6 +213,7 @@ async function writeOutcome(
 ): Promise<DeliveryResult | 'unread-inbox'> {
   switch (outcome.kind) {
     case 'completed':
+      return writeReturn(attempt, outcome)
     case 'failed':
       return writeEnd(attempt, outcome)
     case 'aborted':
@@ -256,19 +266,53 @@ const HANDED_BACK: DeliveryResult = { outcome: 'handed_back', words: 'handed bac
 const LOST: DeliveryResult = { outcome: 'lost', words: 'lost to another worker' }
 const LATE: DeliveryResult = { ...LOST, outcome: 'late' }
 
+/** A job completes: its layers' hooks first, where it has some, while it takes no update of its parent's state. */
+async function writeReturn(attempt: Attempt, outcome: EndedOutcome): Promise<DeliveryResult | 'unread-inbox'> {
+  const { runtime, job, layers } = attempt
+  const { result } = outcome.ending
+  if (layers.layers.length === 0 || result === null) return writeEnd(attempt, outcome)
+  await layers.pause()
+  const stay = await stayBeforeReturn(runtime, job, {
+    guard: released(attempt),
+    parkTimeoutMs: parkTimeoutOf(attempt),
+  })
+  if (stay === 'parked') return PARKED
+  const hooks = returnHooks(attempt, result)
+  let written: DeliveryResult | 'unread-inbox' | undefined = stay
+  while (written === undefined) {
+    const { result: changed, ...returned } = await hooks.run()
+    try {
+      written = await writeEnd(attempt, { ...outcome, ending: { ...outcome.ending, result: changed } }, returned)
+    } catch (error) {
+      if (!(error instanceof LayerVersionError)) throw error
+      hooks.conflict(error)
+    }
+  }
+  if (written === 'unread-inbox') layers.resume()
+  return written
+}
+
+const PARKED: DeliveryResult = { outcome: 'waiting', words: 'waiting on its inbox' }
+
+function parkTimeoutOf({ runtime, job }: Attempt): number {
+  return job.parkTimeoutMs ?? runtime.config.PARK_TIMEOUT_MS
+}
+
 async function writeEnd(
   attempt: Attempt,
   { kind, ending, message }: EndedOutcome,
+  returned?: Pick<Returned, 'writes' | 'failures'>,
 ): Promise<DeliveryResult | 'unread-inbox'> {
   const { runtime, job } = attempt
   const row = await finishAgent(runtime, job, {
     guard: released(attempt),
     ending,
     message,
-    parkTimeoutMs: kind === 'completed' ? (job.parkTimeoutMs ?? runtime.config.PARK_TIMEOUT_MS) : null,
+    ...(returned === undefined ? {} : { returned }),
+    parkTimeoutMs: kind === 'completed' ? parkTimeoutOf(attempt) : null,
   })
   if (row === 'unread-inbox') return row
-  if (row === 'parked') return { outcome: 'waiting', words: 'waiting on its inbox' }
+  if (row === 'parked') return PARKED
   if (row === null) {
     await keepLateResult(attempt, { outcome: kind, reason: ending.reason, result: ending.result })
     return LATE

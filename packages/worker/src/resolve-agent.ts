@@ -10,6 +10,7 @@ import { allowsMcpTool, grantOfJob, type ToolGrant } from '@offshoot/shared/cont
 import type { Reason } from '@offshoot/shared/contracts/reason'
 import { type Overrides, overridesSchema } from '@offshoot/shared/contracts/spawn'
 import { READ_RESULT } from '@offshoot/shared/contracts/truncated-result'
+import { describeUnknownLayers } from '@offshoot/shared/operations/layer-state'
 import { splitModel } from '@offshoot/shared/operations/prepare-spawn'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { listAgentsTool, messageAgentTool } from '@offshoot/shared/tools/agent-tools'
@@ -51,6 +52,11 @@ export class UnresolvableAgentError extends Error {
 
 /** @throws UnresolvableAgentError */
 export function resolveAgent(runtime: Runtime, job: ClaimedJob): ResolvedAgent {
+  const unknown = describeUnknownLayers(runtime.extensions, job.layers)
+  if (unknown !== undefined)
+    throw new UnresolvableAgentError(
+      `${unknown} They are named by the job and not registered in this worker; add them to the config module (OFFSHOOT_CONFIG).`,
+    )
   const bot = botOfJob(job)
   const overrides = overridesSchema.parse(decodeStored(job.overrides))
   const { integration, modelName } = splitModel(overrides.modelOverride ?? '') ?? bot

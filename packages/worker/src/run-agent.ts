@@ -8,13 +8,16 @@ import type { Claim, ClaimedJob, Ending } from '@offshoot/shared/db/agent-jobs'
 import { loadHistory } from '@offshoot/shared/db/convos'
 import { insertEventsOfAttempt } from '@offshoot/shared/db/events'
 import { loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
+import { runWithLayers } from '@offshoot/shared/layers'
 import type { FinalMessage } from '@offshoot/shared/operations/finish-agent'
+import { layersOfRun } from '@offshoot/shared/operations/layer-state'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
 import { BudgetBusyError, BudgetSpentError, reserveForCall } from './call-budget.ts'
 import type { CutCalls } from './cut-calls.ts'
 import { createJournal, type Journal } from './journal.ts'
+import type { LayerSession } from './layer-session.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
 import type { McpSession } from './mcp-tools.ts'
@@ -31,6 +34,7 @@ export interface Attempt {
   claim: Claim
   live: LiveWriter
   mcp: McpSession
+  layers: LayerSession
   stopSwitch: StopSwitch
   cutCalls: CutCalls
   /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
@@ -75,6 +79,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   } catch (error) {
     return unresolvable(state, error)
   }
+  const stoppedBefore = await openLayers(attempt)
+  if (stoppedBefore !== undefined) return stoppedOutcome(attempt, state, stoppedBefore)
   let ready: ReadyForModel | RunOutcome | undefined
   const journal = createJournal({
     database: runtime.database,
@@ -103,14 +109,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       case 'end':
         return ended(state, endingOf(move.step, state))
       case 'answer-calls': {
-        let answered: Answered
-        try {
-          answered = await answerOpenCalls(attempt, state, journal, move, agent.tools)
-        } catch (error) {
-          // A stop in between ends the journal's next write.
-          if (!(error instanceof RunStopped)) throw error
-          answered = { kind: 'stopped' }
-        }
+        const answered = await answerUnlessStopped(() => answerOpenCalls(attempt, state, journal, move, agent.tools))
         if (answered.kind === 'waiting') return answered
         if (answered.kind === 'stopped')
           return stoppedOutcome(attempt, state, stopSwitch.reason() ?? (await whyStopped(attempt)))
@@ -127,12 +126,20 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           live,
           stopSwitch,
           state,
-          takeInbox: () =>
-            untilPostgresAnswers(() => unreadInbox(attempt), { stopSwitch, logger: runtime.logger, jobId: job.id }),
+          takeInbox: async () => {
+            await attempt.layers.catchUp()
+            return untilPostgresAnswers(() => unreadInbox(attempt), {
+              stopSwitch,
+              logger: runtime.logger,
+              jobId: job.id,
+            })
+          },
           isDraining: () => attempt.isDraining(),
         }
         unread = false
-        const end = await runWithSpawnContext(contextOf(job), () => runSegment(segment, messages))
+        const end = await runWithSpawnContext(contextOf(job), () =>
+          runWithLayers(layersOfRun(runtime, job, claim), () => runSegment(segment, messages)),
+        )
         if (end.kind === 'failed') {
           const why = stopSwitch.reason()
           return why === undefined ? failedOutcome(attempt, state, end.error) : stoppedOutcome(attempt, state, why)
@@ -140,6 +147,26 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       }
     }
   }
+}
+
+/** A stop in between ends the journal's next write. */
+async function answerUnlessStopped(answer: () => Promise<Answered>): Promise<Answered> {
+  try {
+    return await answer()
+  } catch (error) {
+    if (error instanceof RunStopped) return { kind: 'stopped' }
+    throw error
+  }
+}
+
+/** Before the first step; answers why the run was stopped meanwhile, if it was. */
+async function openLayers({ layers, stopSwitch }: Attempt): Promise<RunStop | undefined> {
+  try {
+    await layers.open()
+  } catch (error) {
+    if (stopSwitch.reason() === undefined) throw error
+  }
+  return stopSwitch.reason()
 }
 
 /** What a model call needs and no other move does: the tools of MCP servers, and the convo's history in the model's form. */

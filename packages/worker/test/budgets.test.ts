@@ -108,6 +108,7 @@ test('COST-2: a budget that is larger than what is left above it is refused by n
     tools: { native: [], mcp: [], servers: [] },
     grant: 'self' as const,
     runner: 'queue' as const,
+    layers: [],
     deadlineMsLeft: 60_000,
   }
   const origin = hostOrigin('alice', { depth: 1, parentConvoId: convoId, parent })

@@ -51,6 +51,7 @@ beforeAll(async () => {
     workerId: () => id,
     runningJobs,
     suspects: createSuspects(),
+    layerWatch: { add: () => () => undefined, close: async () => undefined },
     liveWriters: createLiveWriters(runtime),
     isDraining: () => false,
     shutdown: new AbortController().signal,

@@ -23,6 +23,7 @@ export type EventKind =
   | 'repeated-calls'
   | 'late-result'
   | 'mcp-server'
+  | 'layer-failed'
 
 export interface NewEvent {
   jobId: string

@@ -21,11 +21,13 @@ import {
 import type { Queryable } from '../db/database.ts'
 import { appendMessage } from '../db/convos.ts'
 import { loadSteps, loadToolCalls } from '../db/journal.ts'
+import type { LayerWrite } from '../db/layer-states.ts'
 import type { InboxItem } from '../db/generated/client.ts'
 import { decodeStored, encodeStored } from '../db/stored-value.ts'
 import { inlineWorkerOf } from './deliver.ts'
 import { lockConvo, lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
 import { tellOutcome } from './child-outcome.ts'
+import { writeLayer } from './layer-state.ts'
 import { messageIdOfInboxItem } from './inbox-key.ts'
 import { wakeParentOf } from './wake-agent.ts'
 
@@ -39,6 +41,7 @@ export type Stay = 'unread-inbox' | 'parked'
  * Ends a job as one transaction of its own. With `parkTimeoutMs` a job that has steps left does not end while somebody
  * has something to say to it: unread inbox items deserve one more step, and live children with `notifyParent` make it
  * park, holding nothing, for that time at most.
+ * @throws LayerVersionError when a parent's layer state was written since the hooks read it: then nothing was written
  * @returns the ended row, or null when somebody else had ended it or taken it over: then nothing was written
  */
 export async function finishAgent(
@@ -67,6 +70,18 @@ export async function finishAgent(
     // An earlier try of this very transaction may have been committed without an answer.
     const row = await tx.db.agentJob.findUnique({ where: { id: job.id } })
     return row?.state === options.ending.state && row.claimToken === options.guard.token ? row : null
+  })
+}
+
+/** Whether a job that could end goes on instead; asked before hooks are run for an end that may not come. */
+export async function stayBeforeReturn(
+  runtime: TransactRuntime,
+  job: Pick<AgentJob, 'id' | 'rootJobId'>,
+  { guard, parkTimeoutMs }: { guard: ReleasedClaim; parkTimeoutMs: number },
+): Promise<Stay | undefined> {
+  return transact(runtime, async (tx) => {
+    await lockTree(tx, job.rootJobId)
+    return stayWhileNeeded(tx, { jobId: job.id, ...guard }, parkTimeoutMs)
   })
 }
 
@@ -99,13 +114,15 @@ export interface FinishOptions {
   actorId?: string
   /** What the reconciler found. */
   finding?: JobFinding
+  /** What the layers' `onReturn` hooks have come to. */
+  returned?: { writes: readonly LayerWrite[]; failures: readonly Record<string, unknown>[] }
 }
 
 /** The same inside a transaction that holds the tree's lock. */
 export async function finishInTransaction(
   tx: Tx,
   jobId: string,
-  { guard, ending, message, actorId, finding }: FinishOptions,
+  { guard, ending, message, actorId, finding, returned }: FinishOptions,
 ): Promise<AgentJob | null> {
   const job = await endJob(tx.db, jobId, guard, ending)
   if (job === null) return null
@@ -122,6 +139,10 @@ export async function finishInTransaction(
   if (ending.state !== 'completed')
     await endSubtree(tx, job, { by: actorId ?? null, reason: 'aborted_by_parent', text: null })
   tellOthers(tx, job, ending)
+  for (const data of returned?.failures ?? []) tx.record({ jobId, kind: 'layer-failed', data })
+  // Last, since nothing is locked after a layer's state. One that was written meanwhile takes all of this back.
+  for (const write of [...(returned?.writes ?? [])].sort((a, b) => (a.layerId < b.layerId ? -1 : 1)))
+    await writeLayer(tx, write)
   return job
 }
 

@@ -16,10 +16,12 @@ import { characterCount } from '../contracts/text.ts'
 import { grantedNames, narrowGrant, type ToolGrant } from '../contracts/tool-grant.ts'
 import { findBot } from '../db/bots.ts'
 import type { Grant } from '../db/generated/client.ts'
+import { findDisabledLayers } from '../db/layer-states.ts'
 import { storable } from '../db/stored-value.ts'
 import { isAdmin, mayDelegate } from '../db/users.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
+import { describeUnknownLayers } from './layer-state.ts'
 
 /** Where a spawn comes from. A model's words never get in here. */
 export interface SpawnOrigin {
@@ -45,6 +47,8 @@ export interface SpawnParent {
   triggeredByIds: readonly string[]
   step: number
   toolCallId: string
+  /** The layers that the parent has and that propagate. */
+  layers: readonly string[]
   /** The tools that the parent has: a child's are a subset. */
   tools: ToolGrant
   /** Which right the parent itself runs on; a delegated job may not delegate further. */
@@ -63,6 +67,8 @@ export interface PreparedSpawn {
   ownerId: string
   grant: Grant
   toolNames: string[]
+  /** In the order in which their hooks run. */
+  layers: string[]
   maxSteps: number
   timeoutMs: number
   runner: Runner
@@ -122,6 +128,8 @@ export async function prepareSpawn(
   if ('refused' in toolNames) return toolNames
   const place = choosePlace(runtime, origin, input, bot)
   if ('refused' in place) return place
+  const layers = await chooseLayers(runtime, input, bot, origin.parent)
+  if ('refused' in layers) return layers
 
   return {
     jobId: newId(),
@@ -131,6 +139,7 @@ export async function prepareSpawn(
     ownerId,
     grant,
     toolNames,
+    layers,
     maxSteps: input.overrides?.maxSteps ?? DEFAULT_MAX_STEPS,
     timeoutMs: Math.ceil(
       Math.min(
@@ -179,14 +188,6 @@ function checkCombination(input: ProgramSpawnInput): Refusal | undefined {
       'wakeIdleParent is only valid with notifyParent: it says when the parent reads the outcome that notifyParent brings.',
     )
   }
-  const missing = unavailableOption(input)
-  if (missing !== undefined) return refuse('invalid_request', `${missing} is not available yet. Leave it out.`)
-  return undefined
-}
-
-/** Options of the contract that nothing obeys yet: better refused than ignored. */
-function unavailableOption(input: ProgramSpawnInput): string | undefined {
-  if (input.layers !== undefined && input.layers.length > 0) return 'layers'
   return undefined
 }
 
@@ -249,6 +250,20 @@ export function splitModel(model: string): { integration: string; modelName: str
   const colon = model.indexOf(':')
   if (colon < 1 || colon === model.length - 1) return undefined
   return { integration: model.slice(0, colon), modelName: model.slice(colon + 1) }
+}
+
+/** Those that the spawn names, else the parent's that take part in the parent itself, and then the bot's own. */
+async function chooseLayers(
+  { database, extensions }: Runtime,
+  input: ProgramSpawnInput,
+  bot: Bot,
+  parent: SpawnParent | undefined,
+): Promise<string[] | Refusal> {
+  const disabled = parent === undefined ? new Set<string>() : await findDisabledLayers(database, parent.jobId)
+  const inherited = (parent?.layers ?? []).filter((id) => !disabled.has(id))
+  const layers = [...new Set(input.layers ?? [...inherited, ...bot.layers])]
+  const unknown = describeUnknownLayers(extensions, layers)
+  return unknown === undefined ? layers : refuse('invalid_request', unknown)
 }
 
 function chooseTools(bot: Bot, parent: SpawnParent | undefined, filter: readonly string[]): string[] | Refusal {

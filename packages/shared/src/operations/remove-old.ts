@@ -8,7 +8,16 @@ import { lockTree, transact, type TransactRuntime } from './transact.ts'
 const TREES_A_ROUND = 50
 /** Told outbox entries are only kept to look into what happened. */
 const TOLD_ENTRIES_DAYS = 1
-const JOB_TABLES = ['AgentStep', 'AgentToolCall', 'Blob', 'AgentEvent', 'InboxItem', 'Outbox', 'LayerState']
+const JOB_TABLES = [
+  'AgentStep',
+  'AgentToolCall',
+  'Blob',
+  'AgentEvent',
+  'InboxItem',
+  'Outbox',
+  'LayerState',
+  'LayerPastState',
+]
 
 /** Removes trees that ended more than `retentionDays` ago, with their journals and histories. Answers how many. */
 export async function removeOldTrees(runtime: TransactRuntime, retentionDays: number): Promise<number> {

@@ -223,9 +223,9 @@ function whoFields({ bot, input, origin, ownerId, grant }: PreparedSpawn, ids: N
 }
 
 function whatFields({
-  bot,
   input,
   toolNames,
+  layers,
   maxSteps,
   runner,
   workerId,
@@ -244,7 +244,7 @@ function whatFields({
     lane,
     timeoutMs,
     requestHash,
-    layers: input.layers ?? bot.layers,
+    layers,
     steers: input.steers ?? 'queue',
     notifyParent: input.notifyParent ?? false,
     wakeIdleParent: input.wakeIdleParent ?? false,

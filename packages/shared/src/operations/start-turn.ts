@@ -11,6 +11,7 @@ import { encodeStored, storable } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { priorityOfNewJob } from './deliver.ts'
+import { describeUnknownLayers } from './layer-state.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
 import { checkUserCap, startPending } from './spawn-agent.ts'
 import { insertSteer } from './steer-agent.ts'
@@ -48,6 +49,8 @@ async function tryTurn(runtime: Runtime, request: TurnRequest): Promise<TurnAnsw
     (await runtime.extensions.resolveBot(ref, { userId: request.userId })) ??
     (await findBot(runtime.database, ref, request.userId))
   if (bot === undefined) return { kind: 'refused', refusal: refuse('unknown_bot', `Bot not found: ${convo.botLabel}.`) }
+  const unknown = describeUnknownLayers(runtime.extensions, bot.layers)
+  if (unknown !== undefined) return { kind: 'refused', refusal: refuse('invalid_request', unknown) }
   const repeated = await findRepeat(runtime, request)
   if (repeated !== undefined) return repeated
   const jobId = newId()

@@ -15,6 +15,8 @@ export interface Tx {
   record(event: NewEvent): void
   /** Makes the workers that run these jobs look at them at once; they would see it at their next heartbeat anyway. */
   nudgeWorkers(jobIds: readonly string[]): void
+  /** The same for the children of a scope whose layer state was written. */
+  nudgeLayers(scopeKey: string): void
 }
 
 export type TransactRuntime = Pick<Runtime, 'database' | 'outbox' | 'signals' | 'metrics'>
@@ -40,12 +42,14 @@ async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promi
   const entries: NewOutboxEntry[] = []
   const events: NewEvent[] = []
   const nudged: string[] = []
+  const nudgedScopes = new Set<string>()
   const { value, told } = await runtime.database.$transaction(async (db) => {
     const result = await work({
       db,
       tell: (entry) => void entries.push(entry),
       record: (event) => void events.push(event),
       nudgeWorkers: (jobIds) => void nudged.push(...jobIds),
+      nudgeLayers: (scopeKey) => void nudgedScopes.add(scopeKey),
     })
     await insertEvents(db, events)
     return { value: result, told: await insertOutbox(db, entries) }
@@ -53,6 +57,7 @@ async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promi
   runtime.metrics.countEvents(events)
   runtime.outbox.dispatch(told)
   if (nudged.length > 0) runtime.signals.publish('workers', JSON.stringify(nudged))
+  if (nudgedScopes.size > 0) runtime.signals.publish('layers', JSON.stringify([...nudgedScopes]))
   return value
 }
 

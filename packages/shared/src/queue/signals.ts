@@ -5,8 +5,8 @@ import type { Logger } from '../logger.ts'
 import { closeRedis, isReachable, openRedis } from './redis.ts'
 import { type RedisPulse, startRedisPulse } from './redis-pulse.ts'
 
-/** `job:<id>` tells that a job ended, `live:<id>` that it has new frames; `workers` tells all workers that jobs have an abort wish or news. */
-export type SignalChannel = `job:${string}` | `live:${string}` | 'workers'
+/** `job:<id>` tells that a job ended, `live:<id>` that it has new frames; `workers` tells all workers that jobs have an abort wish or news, `layers` that states of context layers were written. */
+export type SignalChannel = `job:${string}` | `live:${string}` | 'workers' | 'layers'
 
 export interface Signals {
   publish(channel: SignalChannel, message: string): void

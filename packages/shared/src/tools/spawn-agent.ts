@@ -80,14 +80,26 @@ export async function originOfContext({ database }: Runtime, given: SpawnContext
     throw new Error(
       `The spawn context names the parent job ${context.parentJobId}, which is not a live job of user ${context.userId}.`,
     )
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, grant, runner } = parent
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, grant, runner, layers } = parent
   const deadlineMsLeft = await readDeadlineMsLeft(database, jobId)
   const tools = toolsOfJob(parent)
   // Not the id of the host's own tool call: endpoints reuse those, and it would stand for a call of the parent job's model.
   const toolCallId = `host:${newId()}`
   return {
     ...origin,
-    parent: { jobId, rootJobId, ancestorIds, triggeredByIds, step, toolCallId, tools, grant, runner, deadlineMsLeft },
+    parent: {
+      jobId,
+      rootJobId,
+      ancestorIds,
+      triggeredByIds,
+      step,
+      toolCallId,
+      tools,
+      layers,
+      grant,
+      runner,
+      deadlineMsLeft,
+    },
   }
 }
 
