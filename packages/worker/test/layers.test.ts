@@ -1,8 +1,10 @@
 // Context layers: what a parent's state gives to its sub-agents and what these give back. Two workers share the jobs.
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { readLayerRow } from '@offshoot/shared/db/layer-states'
+import { readLayerRow, writeLayerState } from '@offshoot/shared/db/layer-states'
 import { type ContextLayer, defineLayer, setLayerState } from '@offshoot/shared/layers'
 import { readLayer, setLayer } from '@offshoot/shared/operations/layer-state'
+import { insertSteer } from '@offshoot/shared/operations/steer-agent'
+import { transact } from '@offshoot/shared/operations/transact'
 import { openRuntime } from '@offshoot/shared/runtime'
 import {
   childrenOf,
@@ -42,7 +44,11 @@ const layerOf = (id: string, timeoutsMs = {}) =>
 
 beforeAll(async () => {
   raw = await startRawModel()
-  const layers = [layerOf('first'), layerOf('second'), layerOf('hasty', { onSpawn: 50, onReturn: 50 })]
+  const layers = [
+    layerOf('first'),
+    layerOf('second'),
+    layerOf('hasty', { onSpawn: 50, onReturn: 50, onParentUpdate: 50 }),
+  ]
   const note = tool({
     inputSchema: z.object({ layerId: z.string(), state: z.string() }),
     execute: ({ layerId, state }) => setLayerState(layerId, state),
@@ -397,4 +403,90 @@ test('no update begins once the child has begun to return, and one that runs fin
   update.resolve()
   expect(await endOf(stage, job.id)).toMatchObject({ state: 'completed' })
   expect(called).toEqual(['update a', 'updated', 'return a'])
+})
+
+test('a write that came while the child waited reaches it when it runs next', async () => {
+  const of = { convoId: 'convo-of-host' }
+  const below = Promise.withResolvers<void>()
+  behave({
+    first: {
+      onParentUpdate: ({ parentState }) => {
+        called.push(String(parentState))
+        return { items: [{ text: `heard ${String(parentState)}` }] }
+      },
+    },
+  })
+  raw.answer('waits', callsTool('spawnAgent', { ...spawnOf('bot', 'is waited for') }))
+  raw.answer('is waited for', untilDone(below.promise))
+  raw.answer('[context layer first]\nheard second write', says('Heard both.'))
+  const job = await spawnRoot(stage, 'bot', 'waits', { layers: ['first'] })
+  await waitUntil(async () => (await readJob(stage, job.id)).waitingOn === 'children')
+  await write(of, 'first', 'first write')
+  await write(of, 'first', 'second write')
+  expect(called).toEqual([])
+  below.resolve()
+  expect(await endOf(stage, job.id)).toMatchObject({ state: 'completed', result: 'Heard both.', steps: 2 })
+  expect(called).toEqual(['first write', 'second write'])
+})
+
+test('a write whose signal was lost reaches the child with the heartbeat', async () => {
+  const done = Promise.withResolvers<void>()
+  behave({ first: { onParentUpdate: ({ parentState }) => void called.push(String(parentState)) } })
+  raw.answer('no signal', untilDone(done.promise))
+  const job = await spawnRoot(stage, 'bot', 'no signal', { layers: ['first'] })
+  await untilLiveText(stage, job.id, 'Working.')
+  const unsignalled = { scope: { convoId: 'convo-of-host' }, layerId: 'first', state: 'silent' }
+  await transact(stage.runtime, (tx) => writeLayerState(tx.db, unsignalled))
+  await waitUntil(() => called.includes('silent'))
+  done.resolve()
+  await endOf(stage, job.id)
+})
+
+test('an update that hangs is recorded after its time, and the next one comes', async () => {
+  const of = { convoId: 'convo-of-host' }
+  const done = Promise.withResolvers<void>()
+  behave({
+    hasty: {
+      onParentUpdate: ({ parentState }) =>
+        parentState === 'hangs' ? new Promise(() => undefined) : void called.push(String(parentState)),
+    },
+  })
+  raw.answer('hanging update', untilDone(done.promise))
+  const job = await spawnRoot(stage, 'bot', 'hanging update', { layers: ['hasty'] })
+  await untilLiveText(stage, job.id, 'Working.')
+  await write(of, 'hasty', 'hangs')
+  await write(of, 'hasty', 'comes')
+  await waitUntil(() => called.includes('comes'))
+  done.resolve()
+  expect(await endOf(stage, job.id)).toMatchObject({ state: 'completed', result: 'Working.' })
+  expect(await failuresOf(job.id)).toEqual([
+    { layerId: 'hasty', hook: 'onParentUpdate', error: 'onParentUpdate took longer than 50 ms' },
+  ])
+})
+
+test('a steer that comes while onReturn runs is read first, and the hooks run for the end that comes', async () => {
+  const of = { convoId: 'convo-of-host' }
+  const results: string[] = []
+  behave({
+    first: {
+      onReturn: async ({ result }) => {
+        results.push(result)
+        if (results.length === 1)
+          await transact(stage.runtime, (tx) =>
+            insertSteer(tx, jobId, { key: 'wait', text: 'wait!', actorId: 'alice' }),
+          )
+        return { parentState: results.length }
+      },
+    },
+  })
+  const started = Promise.withResolvers<void>()
+  raw.answer('is steered', untilDone(started.promise, 'One.'))
+  raw.answer('wait!', says('Two.'))
+  const before = (await read(of, 'first'))?.version ?? 0
+  const { id: jobId } = await spawnRoot(stage, 'bot', 'is steered', { layers: ['first'] })
+  await untilLiveText(stage, jobId, 'One.')
+  started.resolve()
+  expect(await endOf(stage, jobId)).toMatchObject({ state: 'completed', result: 'Two.', steps: 2 })
+  expect(results).toEqual(['One.', 'Two.'])
+  expect(await read(of, 'first')).toEqual({ state: 2, version: before + 1 })
 })
