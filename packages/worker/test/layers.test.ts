@@ -439,7 +439,7 @@ test('a write whose signal was lost reaches the child with the heartbeat', async
   await transact(stage.runtime, (tx) => writeLayerState(tx.db, unsignalled))
   await waitUntil(() => called.includes('silent'))
   done.resolve()
-  await endOf(stage, job.id)
+  expect(await endOf(stage, job.id)).toMatchObject({ state: 'completed' })
 })
 
 test('an update that hangs is recorded after its time, and the next one comes', async () => {
