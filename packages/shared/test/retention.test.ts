@@ -87,7 +87,8 @@ test('a tree that ended long ago goes from every table; its convos and their mes
   expect(await tablesOf(root.id, child.id)).toEqual([])
   const convos = { in: [root.convoId, child.convoId] }
   expect(await database.convo.count({ where: { id: convos } })).toBe(2)
-  expect(await database.aiMessage.count({ where: { convoId: convos } })).toBe(3)
+  // Two questions, an answer, and the child's outcome in its parent's convo.
+  expect(await database.aiMessage.count({ where: { convoId: convos } })).toBe(4)
 })
 
 test('a tree stays whole while it has a job that is live, or that ended of late', async () => {

@@ -46,7 +46,7 @@ test('an async spawn answers with ids, its state, and a note on how the result w
     jobId: job.id,
     convoId: job.convoId,
     state: 'pending',
-    note: expect.stringMatching(/do not poll/),
+    note: expect.stringMatching(/Do not poll/),
   })
 })
 
