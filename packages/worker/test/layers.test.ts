@@ -440,6 +440,7 @@ test('a write whose signal was lost reaches the child with the heartbeat', async
   await waitUntil(() => called.includes('silent'))
   done.resolve()
   expect(await endOf(stage, job.id)).toMatchObject({ state: 'completed' })
+  expect(called).toEqual(['silent'])
 })
 
 test('an update that hangs is recorded after its time, and the next one comes', async () => {
@@ -489,4 +490,29 @@ test('a steer that comes while onReturn runs is read first, and the hooks run fo
   expect(await endOf(stage, jobId)).toMatchObject({ state: 'completed', result: 'Two.', steps: 2 })
   expect(results).toEqual(['One.', 'Two.'])
   expect(await read(of, 'first')).toEqual({ state: 2, version: before + 1 })
+})
+
+test('what one sub-agent returns reaches its sibling, whose state a tool may write meanwhile', async () => {
+  const done = Promise.withResolvers<void>()
+  let runs = 0
+  behave({
+    second: {
+      onReturn: ({ result }) => ({ parentState: result }),
+      onParentUpdate: async ({ parentState, childState }) => {
+        // Somebody writes the child's state while the first run of the hook decides.
+        if (runs++ === 0) await write({ jobId: sibling.id }, 'second', 'written by hand')
+        return { childState: `${String(childState)}, then ${String(parentState)}` }
+      },
+    },
+  })
+  raw.answer('the sibling', untilDone(done.promise))
+  raw.answer('the quick one', says('a finding'))
+  const sibling = await spawnRoot(stage, 'bot', 'the sibling', { layers: ['second'] })
+  await untilLiveText(stage, sibling.id, 'Working.')
+  await runRoot(stage, 'bot', 'the quick one', { layers: ['second'] })
+  await waitUntil(async () => (await read({ jobId: sibling.id }, 'second'))?.version === 2)
+  expect(await read({ jobId: sibling.id }, 'second')).toMatchObject({ state: 'written by hand, then a finding' })
+  expect(runs).toBe(2)
+  done.resolve()
+  expect(await endOf(stage, sibling.id)).toMatchObject({ state: 'completed' })
 })
