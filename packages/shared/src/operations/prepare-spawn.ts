@@ -15,6 +15,7 @@ import {
 import { characterCount } from '../contracts/text.ts'
 import { grantedNames, narrowGrant, type ToolGrant } from '../contracts/tool-grant.ts'
 import { findBot } from '../db/bots.ts'
+import type { Database } from '../db/database.ts'
 import type { Grant } from '../db/generated/client.ts'
 import { findDisabledLayers } from '../db/layer-states.ts'
 import { storable } from '../db/stored-value.ts'
@@ -259,11 +260,16 @@ async function chooseLayers(
   bot: Bot,
   parent: SpawnParent | undefined,
 ): Promise<string[] | Refusal> {
-  const disabled = parent === undefined ? new Set<string>() : await findDisabledLayers(database, parent.jobId)
-  const inherited = (parent?.layers ?? []).filter((id) => !disabled.has(id))
+  const inherited = input.layers === undefined ? await inheritedLayers(database, parent) : []
   const layers = [...new Set(input.layers ?? [...inherited, ...bot.layers])]
   const unknown = describeUnknownLayers(extensions, layers)
   return unknown === undefined ? layers : refuse('invalid_request', unknown)
+}
+
+async function inheritedLayers(database: Database, parent: SpawnParent | undefined): Promise<string[]> {
+  if (parent === undefined || parent.layers.length === 0) return []
+  const disabled = await findDisabledLayers(database, parent.jobId)
+  return parent.layers.filter((id) => !disabled.has(id))
 }
 
 function chooseTools(bot: Bot, parent: SpawnParent | undefined, filter: readonly string[]): string[] | Refusal {

@@ -1,6 +1,7 @@
 // A transaction that collects what must follow from it: outbox entries and history go into the same commit, and what
 // they tell leaves the process right after it. Nobody opens a transaction in another way, so that the lock order of
-// docs/decisions/0004 (tree, job rows, convo, user) can be followed from here: `lockTree`, `lockFreeTrees`, `lockConvo`, `lockUser`.
+// docs/decisions/0004 (tree, job rows, convo, user; layer states last, 0025) can be followed from here: `lockTree`,
+// `lockFreeTrees`, `lockConvo`, `lockUser`.
 import { type Queryable, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
 import { insertEvents, type NewEvent } from '../db/events.ts'
