@@ -10,6 +10,7 @@ import { abort, answerOf, endOf, runRoot, type SpawnMore, spawnRoot } from '@off
 import { type McpProcess, startMcpProcess } from '@offshoot/testing/mcp-process'
 import { redisTexts } from '@offshoot/testing/redis-texts'
 import { callsTool, type RawModel, says, startRawModel } from '@offshoot/testing/raw-model'
+import { portToReturnTo } from '@offshoot/testing/port-to-return-to'
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
 
@@ -341,8 +342,8 @@ describe('a server that is of no use', () => {
   })
 
   test('one that dies in the middle of a call is an error result that says so; back again, it is of use again', async () => {
-    const own = await startMcpProcess()
-    const port = Number(new URL(own.url).port)
+    const port = await portToReturnTo()
+    const own = await startMcpProcess({ port })
     await giveServers('mortal', [{ name: 'own', url: own.url }])
     raw.answer(
       'outlive it',
