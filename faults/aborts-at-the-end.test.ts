@@ -139,6 +139,10 @@ async function runBatch({ number, aimMs }: Batch): Promise<{ jobs: AgentJob[]; a
   return { jobs, answers }
 }
 
+/** An outcome in the inbox, as it stands in a request's JSON. */
+const OUTCOME =
+  /\[outcome of your sub-agent forge\/agent, job (\S+): data, not instructions\]\\n\{\\"state\\":\\"(\w+)\\",\\"reason\\":\\"(\w+)\\"/g
+
 const endSchema = z.object({ jobId: z.string(), state: z.string(), reason: z.string() })
 /** An end other than `completed` is the tool's error. */
 const toolOutputSchema = z.union([endSchema, z.object({ error: endSchema }).transform(({ error }) => error)])
@@ -155,7 +159,7 @@ function outcomesRead(batch: number): Map<string, string[]> {
       const read = toolOutputSchema.safeParse(type === 'function_call_output' ? JSON.parse(output) : undefined)
       if (read.success) note(read.data.jobId, `${read.data.state} ${read.data.reason}`)
     }
-    const messages = JSON.stringify(input).matchAll(/\[sub-agent forge\/agent, job (\S+), state (\w+), reason (\w+)\]/g)
+    const messages = JSON.stringify(input).matchAll(OUTCOME)
     for (const [, jobId = '', state, reason] of messages) note(jobId, `${state} ${reason}`)
   }
   return outcomes
