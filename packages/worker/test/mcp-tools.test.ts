@@ -341,8 +341,7 @@ describe('a server that is of no use', () => {
     expect(JSON.stringify([calls, rows])).not.toContain(TOKEN)
   })
 
-  // oxlint-disable-next-line vitest/no-disabled-tests -- passes alone, and waits for ever beside the whole suite: to be understood before it counts
-  test.skip('one that dies in the middle of a call is an error result that says so; back again, it is of use again', async () => {
+  test('one that dies in the middle of a call is an error result that says so; back again, it is of use again', async () => {
     const port = await portToReturnTo()
     const own = await startMcpProcess({ port })
     await giveServers('mortal', [{ name: 'own', url: own.url }])
@@ -362,7 +361,8 @@ describe('a server that is of no use', () => {
     await waitUntil(async () => (await own.counts()).slow['cut'] === 'running')
     own.kill('SIGKILL')
     const killedAt = performance.now()
-    await waitUntil(() => raw.requests('outlive it').length === 2)
+    // The third may follow before anybody has looked.
+    await waitUntil(() => raw.requests('outlive it').length >= 2)
     expect(performance.now() - killedAt).toBeLessThan(TOOL_TIMEOUT_MS)
     expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'done' })
     const [cut, refused, answered] = outputsOf('outlive it').map((output) => JSON.stringify(output))
