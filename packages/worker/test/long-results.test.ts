@@ -354,12 +354,12 @@ describe('COST-11 SEC-5: a sub-agent’s result over the limit', () => {
       },
     )
     raw.answer('write later', says(LINES))
+    raw.answer(/^\[outcome of your sub-agent /, says('heard'))
     const { id } = await spawnRoot(stage, 'bot', 'notify me')
     const outcome = await waitUntil(() => stage.runtime.database.inboxItem.findFirst({ where: { jobId: id } }))
     const text = String((decodeStored(outcome.parts) as { text: string }[])[0]?.text)
     expect(text.length).toBeLessThan(1.2 * MAX_RESULT_LENGTH)
     const [child] = await childrenOf(stage, id)
-    raw.answer(text, says('heard'))
     expect(await endOf(stage, id)).toMatchObject({ result: 'heard' })
     expect(hintIn(text)?.ref).toBe(child?.id)
   })
