@@ -20,25 +20,29 @@ beforeAll(async () => {
 })
 afterAll(() => stage.close())
 
-function scriptOf(message: string): RawScript {
+/** `lateByMs` is how much longer its first step takes. */
+function scriptOf(message: string, lateByMs: number): RawScript {
   return async (reply, request) => {
     const step = stepOf(request)
     reply.text('I think ')
-    await new Promise((resolve) => setTimeout(resolve, STEP_MS))
+    await new Promise((resolve) => setTimeout(resolve, STEP_MS + (step === 0 ? lateByMs : 0)))
     reply.text('so.')
     if (step < STEPS - 1) reply.call('work', { text: `${message}, step ${step}` }, `call_${step}`)
     reply.finish()
   }
 }
 
-/** Twenty agents at a time: as soon as one has ended the next one begins. */
+/**
+ * Twenty agents at a time: as soon as one has ended the next one begins. The first ones take longer, each by another twentieth of a run, so
+ * that the load is steady: of agents in step with each other a restart could meet all in their last one, which ends where it began.
+ */
 function startLoad() {
   const ended: AgentJob[] = []
   const stopping = new AbortController()
   const keepOneRunning = async (slot: number) => {
     for (let turn = 1; !stopping.signal.aborted; turn += 1) {
       const message = `agent ${slot}, turn ${turn}`
-      stage.model.answer(message, scriptOf(message))
+      stage.model.answer(message, scriptOf(message, turn === 1 ? (slot * STEPS * STEP_MS) / AGENTS : 0))
       ended.push(await runRoot(stage, 'agent', message))
     }
   }
