@@ -1,0 +1,5 @@
+import { throughput } from './workloads/throughput.ts'
+import type { Workload } from './workload.ts'
+
+/** In the order in which they run. */
+export const WORKLOADS: readonly Workload[] = [throughput]
