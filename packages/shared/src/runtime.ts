@@ -4,6 +4,7 @@ import { type Config, hasRedis } from './config.ts'
 import { type Database, openDatabase } from './db/database.ts'
 import type { Extensions } from './extensions.ts'
 import type { Logger } from './logger.ts'
+import { type Groups, openGroups } from './groups.ts'
 import { createMetrics, type Metrics } from './metrics.ts'
 import { openOutboxDispatcher, type OutboxDispatcher } from './operations/dispatch-outbox.ts'
 import { type BullQueues, noDeliveryQueues, openDeliveryQueues } from './queue/delivery-queue.ts'
@@ -23,6 +24,7 @@ export interface Runtime {
   signals: Signals
   liveStreams: LiveStreams
   outbox: OutboxDispatcher
+  groups: Groups
   metrics: Metrics
   extensions: Extensions
   /** Lets what is on its way go out (at most half a second), then closes every connection. */
@@ -66,6 +68,7 @@ export function openRuntime(options: {
     ...channels,
     ...inline,
     outbox,
+    groups: openGroups({ config, database, outbox, signals, metrics }),
     metrics,
     extensions,
     async close() {

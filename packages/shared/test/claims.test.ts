@@ -3,13 +3,22 @@ import { eventsOf, readJob } from '@offshoot/testing/agents'
 import { claimNext, claimOf, COMPLETED, spawnChild, spawnJob } from '@offshoot/testing/jobs-without-worker'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type Claim, claimJob, type ClaimedJob, endJob, makePending, storeWaitingJob } from '../src/db/agent-jobs.ts'
+import {
+  type Claim,
+  claimJob,
+  claimJobs,
+  type ClaimedJob,
+  endJob,
+  makePending,
+  storeWaitingJob,
+} from '../src/db/agent-jobs.ts'
 import {
   loadInbox,
   loadSteps,
   loadToolCalls,
   type ModelOutput,
   storeModelOutput,
+  storeModelOutputs,
   storeToolEnd,
   storeToolStart,
   storeWholeStep,
@@ -130,9 +139,9 @@ async function everythingOf(jobId: string) {
 
 test('the holder of the claim is told that it holds it, and whether somebody wants its end', async () => {
   const job = await claimed()
-  for (const [, write] of WRITES) expect(await write(claimOf(job))).toEqual({ held: true, abortRequested: false })
+  for (const [, write] of WRITES) expect(await write(claimOf(job))).toMatchObject({ held: true, abortRequested: false })
   await requestAbort(stage.runtime, job, { by: 'alice', reason: 'aborted_by_user', text: null })
-  for (const [, write] of WRITES) expect(await write(claimOf(job))).toEqual({ held: true, abortRequested: true })
+  for (const [, write] of WRITES) expect(await write(claimOf(job))).toMatchObject({ held: true, abortRequested: true })
 })
 
 /** Jobs whose first claim is stale: taken over by a new attempt, waiting, pending again, or ended. */
@@ -158,7 +167,7 @@ test('STATE-7: no write of an attempt that has lost its claim changes anything',
     const stale = claimOf(job)
     const before = await everythingOf(job.id)
     for (const [what, write] of WRITES)
-      expect([how, what, await write(stale)]).toEqual([how, what, { held: false, abortRequested: false }])
+      expect([how, what, await write(stale)]).toMatchObject([how, what, { held: false, abortRequested: false }])
     expect(await storeWaitingJob(database, stale, { on: 'retry', forMs: 1_000 })).toBe(false)
     expect(await makePending(database, job.id, stale)).toBeNull()
     expect(await handBack(runtime, job, stale, 'handed-back')).toBe(false)
@@ -176,7 +185,7 @@ test('STATE-7: a token that never was a claim writes nothing either', async () =
   const job = await claimed()
   const before = await everythingOf(job.id)
   for (const [, write] of WRITES)
-    expect(await write({ jobId: job.id, token: newId() })).toEqual({ held: false, abortRequested: false })
+    expect(await write({ jobId: job.id, token: newId() })).toMatchObject({ held: false, abortRequested: false })
   expect(await finishAgent(stage.runtime, job, { guard: 'unclaimed', ending: COMPLETED })).toBeNull()
   expect(await everythingOf(job.id)).toEqual(before)
 })
@@ -285,4 +294,21 @@ test('LOSS-7: U+0000 and half an emoji in outputs, inputs, results and errors ar
   const [output, error] = await loadToolCalls(database, job.id)
   expect(output?.outcome).toEqual({ output: { [legible]: [legible] } })
   expect(error?.outcome).toMatchObject({ error: { message: legible } })
+})
+
+test('in one group, two deliveries of a job make one claim, and of two claims only the true one writes', async () => {
+  const { database } = stage.runtime
+  const { id } = await spawnJob(stage.runtime, 'grouped')
+  const lost = await claimNext(stage.runtime, id)
+  await handBack(stage.runtime, lost, claimOf(lost), 'handed-back')
+  const claims = [1, 2].map((deliverySeq) => ({ jobId: id, token: newId(), deliverySeq, workerId: 'w' }))
+  const [old, due] = await claimJobs(database, claims)
+  expect([old, due]).toMatchObject(['apart', { id, attempt: 2, claimToken: claims[1]?.token }])
+  const holder = { jobId: id, token: claims[1]?.token ?? '' }
+  const answers = await storeModelOutputs(database, [
+    { claim: claimOf(lost), output: { ...OUTPUT, finishReason: 'length' } },
+    { claim: holder, output: OUTPUT },
+  ])
+  expect(answers).toMatchObject(['apart', { held: true, counters: { steps: 1, totalTokens: 3n } }])
+  expect(await loadSteps(database, id)).toMatchObject([{ index: 0, finishReason: 'stop' }])
 })

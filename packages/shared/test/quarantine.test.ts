@@ -77,10 +77,10 @@ test('STATE-18: a step that is stored again, one after the other or at once, add
   const job = await claimNext(stage.runtime, (await spawnJob(stage.runtime, 'alice')).id)
   const store = (index: number) => storeModelOutput(database, claimOf(job), outputOf(index))
   const held = { held: true, abortRequested: false }
-  expect([await store(0), await store(0)]).toEqual([held, held])
+  expect([await store(0), await store(0)]).toMatchObject([held, held])
   expect(await readJob(stage, job.id)).toMatchObject({ steps: 1, inputTokens: 10n, totalTokens: 15n })
   for (let index = 1; index <= 30; index += 1)
-    expect(await Promise.all([store(index), store(index), store(index)])).toEqual([held, held, held])
+    expect(await Promise.all([store(index), store(index), store(index)])).toMatchObject([held, held, held])
   expect(await readJob(stage, job.id)).toMatchObject({
     steps: 31,
     inputTokens: 310n,

@@ -12,7 +12,7 @@ import {
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { Reason } from '../src/contracts/reason.ts'
 import type { ProgramSpawnInput } from '../src/contracts/spawn.ts'
-import type { AgentJob } from '../src/db/agent-jobs.ts'
+import type { ClaimedJob } from '../src/db/agent-jobs.ts'
 import { answerSpawnCalls } from '../src/operations/answer-spawn-calls.ts'
 import type { SpawnOrigin } from '../src/operations/prepare-spawn.ts'
 import { refusedOutput, spawnAgent } from '../src/operations/spawn-agent.ts'
@@ -245,7 +245,7 @@ test('SEC-4: a child ends no later than its parent', async () => {
 })
 
 /** Spawns one more child of a running job and says what came out, with what it left behind. */
-async function refusedChild(parent: AgentJob & { claimToken: string; msLeft: number }, step: number) {
+async function refusedChild(parent: ClaimedJob, step: number) {
   await settled()
   const before = await footprint()
   const { answer, children } = await spawnChildren(stage.runtime, parent, [{}], step)

@@ -12,16 +12,18 @@ import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { Database } from '@offshoot/shared/db/database'
 import { type EventKind, insertEventOnce } from '@offshoot/shared/db/events'
 import {
-  storeModelOutput,
+  type Counters,
   type StoredInboxItem,
   type StoredStep,
   type StoredToolCall,
   storeWholeStep,
 } from '@offshoot/shared/db/journal'
+import type { Groups } from '@offshoot/shared/groups'
 import type { Logger } from '@offshoot/shared/logger'
 import type { Metrics, ModelMetrics } from '@offshoot/shared/metrics'
 import type { CallMeter, CutCalls } from './cut-calls.ts'
 import { journaledTool } from './journaled-tool.ts'
+import { mergedParts, type MergeWindow } from './merged-parts.ts'
 import { callModelWithRetries } from './model-retries.ts'
 import { createPersist, type Persist, untilPostgresAnswers } from './persist.ts'
 import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
@@ -33,6 +35,8 @@ export const STORED_FINISHES: ReadonlySet<string> = new Set(['stop', 'tool-calls
 
 export interface JournalOptions {
   database: Database
+  groups: Pick<Groups, 'storeOutput'>
+  mergeWindow: MergeWindow
   claim: Claim
   generation: number
   stopSwitch: StopSwitch
@@ -48,8 +52,8 @@ export interface JournalOptions {
   beforeCall: (params: LanguageModelV4CallOptions) => Promise<void>
   /** Called before a step's output is stored, so that viewers have seen it when it counts as said. */
   beforeStore: () => Promise<void>
-  /** Called after it is stored. */
-  onStored: () => void
+  /** Called after it is stored, with the job's counters; null: the claim was gone. */
+  onStored: (counters: Counters | null) => void
 }
 
 /** The step that runs now. */
@@ -66,8 +70,15 @@ export interface Journal {
   stepIndex(): number
   middleware: LanguageModelMiddleware
   wrapTools(tools: ToolSet): ToolSet
-  /** Stores a step as whole. `malformed`: it called tools, and every call was malformed. */
-  storeWhole(index: number, messages: NonNullable<StoredStep['responseMessages']>, malformed?: boolean): Promise<void>
+  /**
+   * Stores a step as whole. `malformed`: it called tools, and every call was malformed. Answers whether the inbox has
+   * unread items.
+   */
+  storeWhole(
+    index: number,
+    messages: NonNullable<StoredStep['responseMessages']>,
+    malformed?: boolean,
+  ): Promise<boolean>
   /** Adds a line to the job's history, once for the whole job. */
   recordOnce(kind: EventKind, data: Record<string, unknown>): Promise<void>
   /** True when the call streams values, which viewers should see. */
@@ -118,7 +129,7 @@ export function createJournal(options: JournalOptions): Journal {
           jobId: claim.jobId,
         })
         const call = { step, startedAt, meter, modelMetrics, persist }
-        return { ...result, stream: result.stream.pipeThrough(recordOutput(options, call)) }
+        return { ...result, stream: recordOutput(options, call, result.stream) }
       },
     },
     wrapTools: (set) =>
@@ -130,7 +141,13 @@ export function createJournal(options: JournalOptions): Journal {
         ]),
       ),
     async storeWhole(index, messages, malformed) {
-      await persist(() => storeWholeStep(database, claim, index, messages, malformed))
+      let unread = false
+      await persist(async () => {
+        const answer = await storeWholeStep(database.direct, claim, index, messages, malformed)
+        ;({ unread } = answer)
+        return answer
+      })
+      return unread
     },
     recordOnce: (kind, data) =>
       untilPostgresAnswers(() => insertEventOnce(database, { jobId: claim.jobId, kind, data }), {
@@ -142,36 +159,46 @@ export function createJournal(options: JournalOptions): Journal {
   }
 }
 
-/** Lets parts through and stores the whole output before its `finish`. */
+/** Lets parts through, deltas joined, and stores the whole output before its `finish`. */
 function recordOutput(
-  { database, claim, generation, price, beforeStore, onStored }: JournalOptions,
+  { groups, claim, generation, price, mergeWindow, beforeStore, onStored }: JournalOptions,
   call: { step: CurrentStep; startedAt: number; meter: CallMeter; modelMetrics: ModelMetrics; persist: Persist },
-): TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart> {
+  stream: ReadableStream<LanguageModelV4StreamPart>,
+): ReadableStream<LanguageModelV4StreamPart> {
   const { step, startedAt, meter, modelMetrics, persist } = call
   const recorder = createOutputRecorder()
-  return new TransformStream({
-    async transform(part, controller) {
-      recorder.add(part)
-      // Counted also when it cannot be stored: it is paid for.
-      if (part.type === 'finish') modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
-      meter.received(part)
-      if (part.type === 'finish' && !recorder.hasError() && STORED_FINISHES.has(part.finishReason.unified)) {
-        await beforeStore()
-        const usage = toUsage(part.usage)
-        const output = {
-          index: step.index,
-          generation,
-          parts: recorder.parts(),
-          usage,
-          costMicroUsd: costMicroUsd(price, usage, part.usage.inputTokens.cacheRead),
-          finishReason: part.finishReason.unified,
-          elapsedMs: performance.now() - startedAt,
-          inboxSeqs: step.inbox.map((item) => item.seq),
-        }
-        if (await persist(() => storeModelOutput(database, claim, output))) meter.stored()
-        onStored()
-      }
-      controller.enqueue(part)
-    },
-  })
+
+  function record(part: LanguageModelV4StreamPart): void {
+    recorder.add(part)
+    // Counted also when it cannot be stored: it is paid for.
+    if (part.type === 'finish') modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
+    meter.received(part)
+  }
+
+  async function storeAtFinish(part: LanguageModelV4StreamPart): Promise<void> {
+    record(part)
+    if (part.type !== 'finish' || recorder.hasError() || !STORED_FINISHES.has(part.finishReason.unified)) return
+    await beforeStore()
+    const usage = toUsage(part.usage)
+    const output = {
+      index: step.index,
+      generation,
+      parts: recorder.parts(),
+      usage,
+      costMicroUsd: costMicroUsd(price, usage, part.usage.inputTokens.cacheRead),
+      finishReason: part.finishReason.unified,
+      elapsedMs: performance.now() - startedAt,
+      inboxSeqs: step.inbox.map((item) => item.seq),
+    }
+    let counters: Counters | null = null
+    const store = async () => {
+      const answer = await groups.storeOutput({ claim, output })
+      ;({ counters } = answer)
+      return answer
+    }
+    if (await persist(store)) meter.stored()
+    onStored(counters)
+  }
+
+  return mergedParts(stream, { window: mergeWindow, onDelta: record, onPart: storeAtFinish })
 }

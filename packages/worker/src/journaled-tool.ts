@@ -55,7 +55,7 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
       yield earlier.outcome.output
       return
     }
-    if (earlier === undefined) await persist(() => storeToolStart(database, claim, key))
+    if (earlier === undefined) await persist(() => storeToolStart(database.direct, claim, key))
     else await decideCutCall(journal, key)
     stopSwitch.signal.throwIfAborted()
     let last: unknown
@@ -89,13 +89,13 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
       const { value, ...whole } = limitError(name, scrubbed(error))
       // A failure after the run was stopped is the stop's own doing: the call counts as cut.
       if (!stopSwitch.signal.aborted)
-        await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error: value }, ...whole }))
+        await persist(() => storeToolEnd(database.direct, claim, { ...key, outcome: { error: value }, ...whole }))
       throw value
     }
     // So does a result that comes too late.
     stopSwitch.signal.throwIfAborted()
     const { value: output, ...whole } = kept
-    await persist(() => storeToolEnd(database, claim, { ...key, outcome: { output }, ...whole }))
+    await persist(() => storeToolEnd(database.direct, claim, { ...key, outcome: { output }, ...whole }))
     if (!streams || output !== last) yield output
   }
 
@@ -118,7 +118,7 @@ async function decideCutCall({ database, claim, persist, stopSwitch }: ToolJourn
   const error = new Error(
     `The outcome of this call of ${toolName} is unknown: the process that ran it was lost. It may have taken effect. Check before you call it again.`,
   )
-  await persist(() => storeToolEnd(database, claim, { ...key, outcome: { error } }))
+  await persist(() => storeToolEnd(database.direct, claim, { ...key, outcome: { error } }))
   if (onCrash === 'fail') stopSwitch.stop({ kind: 'call-unknown', toolName })
   throw error
 }

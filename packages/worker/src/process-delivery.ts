@@ -3,16 +3,17 @@ import { deliveryDataSchema } from '@offshoot/shared/contracts/delivery'
 import { REASONS, reasonSchema } from '@offshoot/shared/contracts/reason'
 import {
   type Claim,
-  claimJob,
   type ClaimedJob,
   type Ending,
   isForNewerWorkers,
   type ReleasedClaim,
 } from '@offshoot/shared/db/agent-jobs'
 import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
+import { storeWholeStep } from '@offshoot/shared/db/journal'
 import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
 import { LayerVersionError } from '@offshoot/shared/layers'
+import { mayEndTogether } from '@offshoot/shared/operations/end-together'
 import { finishAgent, stayBeforeReturn } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
 import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
@@ -23,6 +24,7 @@ import { keepLateResult } from './late-result.ts'
 import { createLayerSession } from './layer-session.ts'
 import type { LayerWatch } from './layer-watch.ts'
 import type { LiveWriters } from './live-writer.ts'
+import type { MergeWindow } from './merged-parts.ts'
 import { createMcpSession } from './mcp-tools.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
@@ -38,6 +40,7 @@ export interface DeliveryDependencies {
   suspects: Suspects
   layerWatch: LayerWatch
   liveWriters: LiveWriters
+  mergeWindow: MergeWindow
   isDraining(): boolean
   /** Aborted when the process must end now: claims that cannot be written are given up. */
   shutdown: AbortSignal
@@ -70,7 +73,7 @@ async function claimAndRun(dependencies: DeliveryDependencies, data: unknown): P
   const { agentJobId, deliverySeq } = deliveryDataSchema.parse(data)
   const claim: Claim = { jobId: agentJobId, token: newId() }
   const job = await persistently(dependencies, () =>
-    claimJob(dependencies.runtime.database, { ...claim, deliverySeq, workerId: dependencies.workerId() }),
+    dependencies.runtime.groups.claim({ ...claim, deliverySeq, workerId: dependencies.workerId() }),
   )
   if (job === null) return notClaimed(dependencies, agentJobId, deliverySeq)
   if (job.generation === 1 && job.attempt === 1 && job.startedAt !== null) {
@@ -123,6 +126,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     live,
     mcp,
     layers,
+    mergeWindow: dependencies.mergeWindow,
     stopSwitch,
     cutCalls: createCutCalls(),
     entry: 'again',
@@ -213,7 +217,7 @@ async function writeOutcome(
 ): Promise<DeliveryResult | 'unread-inbox'> {
   switch (outcome.kind) {
     case 'completed':
-      return writeReturn(attempt, outcome)
+      return (await endWithOthers(attempt, outcome)) ?? writeReturn(attempt, await storeLastStep(attempt, outcome))
     case 'failed':
       return writeEnd(attempt, outcome)
     case 'aborted':
@@ -266,6 +270,26 @@ const HANDED_BACK: DeliveryResult = { outcome: 'handed_back', words: 'handed bac
 const LOST: DeliveryResult = { outcome: 'lost', words: 'lost to another worker' }
 const LATE: DeliveryResult = { ...LOST, outcome: 'late' }
 
+/** The common end, written with those of other jobs; undefined: this job's end needs more, or the claim is gone. */
+async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Promise<DeliveryResult | undefined> {
+  const { runtime, job, claim, cutCalls, layers } = attempt
+  const { ending, message, lastStep, counters } = outcome
+  const { reason, result } = ending
+  if (lastStep === undefined || counters === undefined || result === null || !('parts' in message)) return undefined
+  if (layers.layers.length > 0 || cutCalls.tokens() !== undefined || !mayEndTogether(job)) return undefined
+  const end = await runtime.groups.end({ job, claim, reason, result, parts: message.parts, lastStep, counters })
+  return end === null ? undefined : completedIn(end.steps)
+}
+
+/** Any other end: the last step becomes whole before it. */
+async function storeLastStep({ runtime, claim }: Attempt, outcome: EndedOutcome): Promise<EndedOutcome> {
+  const { lastStep, ...rest } = outcome
+  if (lastStep === undefined) return outcome
+  const { index, messages, malformed } = lastStep
+  await storeWholeStep(runtime.database.direct, claim, index, messages, malformed)
+  return rest
+}
+
 /** A job completes: its layers' hooks first, where it has some, while it takes no update of its parent's state. */
 async function writeReturn(attempt: Attempt, outcome: EndedOutcome): Promise<DeliveryResult | 'unread-inbox'> {
   const { runtime, job, layers } = attempt
@@ -317,9 +341,11 @@ async function writeEnd(
     await keepLateResult(attempt, { outcome: kind, reason: ending.reason, result: ending.result })
     return LATE
   }
-  return kind === 'completed'
-    ? { outcome: 'completed', words: `completed, ${row.steps} steps` }
-    : { outcome: 'failed', words: `failed: ${ending.reason}` }
+  return kind === 'completed' ? completedIn(row.steps) : { outcome: 'failed', words: `failed: ${ending.reason}` }
+}
+
+function completedIn(steps: number): DeliveryResult {
+  return { outcome: 'completed', words: `completed, ${steps} steps` }
 }
 
 /** Who wanted the end, and why, stands in the row. */

@@ -1,13 +1,13 @@
 // One attempt of a job, from its claim to an outcome. Read top-down: load what is stored, then again and again ask the
 // state what comes next: answer open calls, call the model for some steps, or end. Expected outcomes are values.
-import { convertToModelMessages, type ModelMessage } from 'ai'
+import { convertToModelMessages, type ModelMessage, type UIMessage } from 'ai'
 import { agentMessageParts, lastStepText, stepText } from '@offshoot/shared/agent-message'
 import type { TerminalState } from '@offshoot/shared/contracts/job-state'
 import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
 import type { Claim, ClaimedJob, Ending } from '@offshoot/shared/db/agent-jobs'
 import { loadHistory } from '@offshoot/shared/db/convos'
 import { insertEventsOfAttempt } from '@offshoot/shared/db/events'
-import { loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
+import { type Counters, loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
 import { runWithLayers } from '@offshoot/shared/layers'
 import type { FinalMessage } from '@offshoot/shared/operations/finish-agent'
 import { layersOfRun } from '@offshoot/shared/operations/layer-state'
@@ -20,12 +20,13 @@ import { createJournal, type Journal } from './journal.ts'
 import type { LayerSession } from './layer-session.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
+import type { MergeWindow } from './merged-parts.ts'
 import type { McpSession } from './mcp-tools.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
-import { untilPostgresAnswers } from './persist.ts'
 import { addMcpTools, type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
-import { inboxMessage, runSegment } from './run-segment.ts'
+import { inboxMessage, runSegment, type WholeStep } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
+import { watchInbox } from './run-inbox.ts'
 import { type RunStop, RunStopped, type StopSwitch } from './run-stop.ts'
 
 export interface Attempt {
@@ -35,6 +36,7 @@ export interface Attempt {
   live: LiveWriter
   mcp: McpSession
   layers: LayerSession
+  mergeWindow: MergeWindow
   stopSwitch: StopSwitch
   cutCalls: CutCalls
   /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
@@ -53,6 +55,9 @@ export interface EndedOutcome {
   kind: TerminalState
   ending: Ending
   message: FinalMessage
+  /** The job's last step, which is not stored as whole yet, and its counters with it: only of a completed job. */
+  lastStep?: WholeStep
+  counters?: Counters
 }
 
 export type RunOutcome =
@@ -82,23 +87,10 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
   const stoppedBefore = await openLayers(attempt)
   if (stoppedBefore !== undefined) return stoppedOutcome(attempt, state, stoppedBefore)
   let ready: ReadyForModel | RunOutcome | undefined
-  const journal = createJournal({
-    database: runtime.database,
-    claim,
-    generation: job.generation,
-    stopSwitch,
-    cutCalls: attempt.cutCalls,
-    firstChunkMs: runtime.config.MODEL_FIRST_CHUNK_MS,
-    modelId: agent.modelId,
-    metrics: runtime.metrics,
-    ...(agent.price === undefined ? {} : { price: agent.price }),
-    beforeCall: (params) => reserveForCall(attempt, agent.price, params),
-    logger: runtime.logger,
-    beforeStore: () => live.flush(),
-    onStored: () => attempt.onStepStored(),
-  })
+  const { journal, counters } = openJournal(attempt, agent)
+  const inbox = watchInbox(attempt)
   // What comes later is looked at when the job is about to end, under the tree's lock (finish-agent.ts).
-  let unread = attempt.entry !== 'fresh' && (await hasUnreadInbox(attempt))
+  let unread = await inbox.hasUnread()
   for (;;) {
     const stopped = stopSwitch.reason()
     if (stopped !== undefined) return stoppedOutcome(attempt, state, stopped)
@@ -126,14 +118,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           live,
           stopSwitch,
           state,
-          takeInbox: async () => {
-            await attempt.layers.catchUp()
-            return untilPostgresAnswers(() => unreadInbox(attempt), {
-              stopSwitch,
-              logger: runtime.logger,
-              jobId: job.id,
-            })
-          },
+          takeInbox: inbox.take,
+          noteUnread: inbox.noteUnread,
           isDraining: () => attempt.isDraining(),
         }
         unread = false
@@ -144,9 +130,54 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           const why = stopSwitch.reason()
           return why === undefined ? failedOutcome(attempt, state, end.error) : stoppedOutcome(attempt, state, why)
         }
+        const completed = await completeOrStore(attempt, state, { journal, counters: counters(), last: end.unstored })
+        if (completed !== undefined) return completed
       }
     }
   }
+}
+
+/** The journal, and the job's counters as its last stored output has left them. */
+function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
+  const { runtime, job, claim, stopSwitch, live } = attempt
+  let counters: Counters | undefined
+  const journal = createJournal({
+    database: runtime.database,
+    groups: runtime.groups,
+    mergeWindow: attempt.mergeWindow,
+    claim,
+    generation: job.generation,
+    stopSwitch,
+    cutCalls: attempt.cutCalls,
+    firstChunkMs: runtime.config.MODEL_FIRST_CHUNK_MS,
+    modelId,
+    metrics: runtime.metrics,
+    ...(price === undefined ? {} : { price }),
+    beforeCall: (params) => reserveForCall(attempt, price, params),
+    logger: runtime.logger,
+    beforeStore: () => live.flush(),
+    onStored(stored) {
+      counters = stored ?? undefined
+      attempt.onStepStored()
+    },
+  })
+  return { journal, counters: () => counters }
+}
+
+/** After a segment: the job completes with its last step, or the step is stored as whole and the job goes on. */
+async function completeOrStore(
+  { stopSwitch }: Attempt,
+  state: RunState,
+  { journal, counters, last }: { journal: Journal; counters: Counters | undefined; last: WholeStep | undefined },
+): Promise<RunOutcome | undefined> {
+  if (last === undefined) return undefined
+  const move = state.next(false)
+  if (counters !== undefined && stopSwitch.reason() === undefined && move.kind === 'end') {
+    const ending = endingOf(move.step, state)
+    if (ending.state === 'completed') return { ...ended(state, ending), lastStep: last, counters }
+  }
+  await journal.storeWhole(last.index, last.messages, last.malformed)
+  return undefined
 }
 
 /** A stop in between ends the journal's next write. */
@@ -191,7 +222,7 @@ async function prepareForModel(
     const stopped = stopSwitch.reason()
     return stopped === undefined ? unresolvable(state, error) : stoppedOutcome(attempt, state, stopped)
   }
-  const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
+  const stored = await historyOf(runtime, job)
   try {
     // The journal's tools, which know what to make of a result that was truncated.
     const tools = journal.wrapTools(agent.tools)
@@ -199,6 +230,12 @@ async function prepareForModel(
   } catch (error) {
     return failedOutcome(attempt, state, error)
   }
+}
+
+/** A sub-agent begins with nothing but its message, which stands in its row. */
+async function historyOf({ database }: Runtime, job: ClaimedJob): Promise<UIMessage[]> {
+  if (job.mode === 'turn' || job.inputSeq !== 1) return loadHistory(database, job.convoId, job.inputSeq)
+  return [{ id: job.id, role: 'user', parts: [{ type: 'text', text: job.inputMessage }] }]
 }
 
 /** @throws what is another error */
@@ -229,14 +266,6 @@ async function loadState({ runtime: { database }, job, entry }: Attempt): Promis
       ? [[], [], []]
       : await Promise.all([loadSteps(database, job.id), loadToolCalls(database, job.id), loadInbox(database, job.id)])
   return createRunState({ steps, toolCalls, inbox, maxSteps: job.maxSteps, inboxMessage })
-}
-
-async function unreadInbox({ runtime, job }: Attempt) {
-  return (await loadInbox(runtime.database, job.id)).filter((item) => item.consumedAtStep === null)
-}
-
-async function hasUnreadInbox({ runtime, job }: Attempt): Promise<boolean> {
-  return (await runtime.database.inboxItem.count({ where: { jobId: job.id, consumedAtStep: null } })) > 0
 }
 
 /** The caller of every tool of this run is the job itself, as its owner. */
@@ -274,7 +303,7 @@ function endingOf(step: StoredStep, state: RunState): Ending {
   return { state: 'completed', reason: usedAll ? 'step_limit' : 'completed', result, partial: false }
 }
 
-function ended(state: RunState, ending: Ending): RunOutcome {
+function ended(state: RunState, ending: Ending): EndedOutcome {
   return {
     kind: ending.state,
     ending,

@@ -31,13 +31,21 @@ export interface SegmentDependencies {
   state: RunState
   /** Reads the inbox items that wait for the next step. */
   takeInbox(): Promise<StoredInboxItem[]>
+  /** Whether the inbox had unread items when the last step became whole. */
+  noteUnread(unread: boolean): void
   /** True once the process wants to end: the next step boundary stops the run. */
   isDraining(): boolean
 }
 
 export type SegmentEnd =
-  /** Look at the state: its last step says what comes next. */
-  { kind: 'steps-made' } | { kind: 'failed'; error: unknown }
+  /** Look at the state: its last step says what comes next. `unstored`: that step, which is whole and not stored as such. */
+  { kind: 'steps-made'; unstored?: WholeStep } | { kind: 'failed'; error: unknown }
+
+export interface WholeStep {
+  index: number
+  messages: ModelMessage[]
+  malformed: boolean
+}
 
 export async function runSegment(segment: SegmentDependencies, messages: ModelMessage[]): Promise<SegmentEnd> {
   const { config, agent, journal, stopSwitch, state } = segment
@@ -45,21 +53,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
   const finished: StepResult<ToolSet>[] = []
   // An error part is the end for us, although a provider may keep the connection open after it.
   const broken = new AbortController()
-  let stored = 0
-
-  /** Stores the steps that the SDK has finished since the last look, as whole. */
-  async function storeFinished(steps: readonly StepResult<ToolSet>[]): Promise<void> {
-    for (; stored < steps.length; stored += 1) {
-      const step = steps[stored]
-      if (step === undefined) return
-      if (!STORED_FINISHES.has(step.finishReason))
-        throw new UnusableFinishError(
-          `the model's stream ended with finish reason "${step.rawFinishReason ?? step.finishReason}"`,
-        )
-      await journal.storeWhole(firstIndex + stored, step.response.messages, isMalformed(step))
-      state.addWholeStep(firstIndex + stored, step)
-    }
-  }
+  const steps = storeSteps(segment, firstIndex)
 
   const repeats: RepeatWatch = {
     stored: state,
@@ -67,9 +61,9 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     onRepeat: ({ stepIndex, toolName }) => journal.recordOnce('repeated-calls', { step: stepIndex, toolName }),
   }
 
-  const stepsSoFar = (steps: readonly StepResult<ToolSet>[]) => [
+  const stepsSoFar = (made: readonly StepResult<ToolSet>[]) => [
     ...state.steps.filter((step) => step.index < firstIndex),
-    ...steps.map((step) => ({ malformed: isMalformed(step) })),
+    ...made.map((step) => ({ malformed: isMalformed(step) })),
   ]
 
   const result = streamText({
@@ -90,11 +84,11 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
       stepMs: config.MODEL_STEP_MS,
       toolMs: config.TOOL_TIMEOUT_MS,
     },
-    stopWhen: [isStepCount(state.maxSteps - firstIndex), ({ steps }) => endsMalformed(stepsSoFar(steps))],
+    stopWhen: [isStepCount(state.maxSteps - firstIndex), ({ steps: made }) => endsMalformed(stepsSoFar(made))],
     onStepEnd: (step) => void finished.push(step),
     onError: () => undefined,
-    async prepareStep({ stepNumber, steps, messages: stepMessages }) {
-      await storeFinished(steps)
+    async prepareStep({ stepNumber, steps: finishedSteps, messages: stepMessages }) {
+      await steps.store(finishedSteps)
       if (segment.isDraining() && stepNumber > 0) stopSwitch.stop({ kind: 'drain' })
       stopSwitch.signal.throwIfAborted()
       const index = firstIndex + stepNumber
@@ -131,11 +125,50 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
       showPart(segment, part, { index: shownIndex, playedBack: shownIndex === playedBack })
       if (part.type === 'finish-step') shownIndex += 1
     }
-    if (failure === undefined) await storeFinished(finished)
+    if (failure === undefined) {
+      const unstored = await steps.storeAllButLast(finished)
+      return { kind: 'steps-made', ...(unstored === undefined ? {} : { unstored }) }
+    }
   } catch (error) {
     failure ??= { error }
   }
-  return failure === undefined ? { kind: 'steps-made' } : { kind: 'failed', error: failure.error }
+  return { kind: 'failed', error: failure.error }
+}
+
+/** Stores the steps of a segment as whole, each once. */
+function storeSteps({ journal, state, noteUnread }: SegmentDependencies, firstIndex: number) {
+  let stored = 0
+
+  function wholeStep(step: StepResult<ToolSet>): WholeStep {
+    if (!STORED_FINISHES.has(step.finishReason))
+      throw new UnusableFinishError(
+        `the model's stream ended with finish reason "${step.rawFinishReason ?? step.finishReason}"`,
+      )
+    return { index: firstIndex + stored, messages: step.response.messages, malformed: isMalformed(step) }
+  }
+
+  /** Those that the SDK has finished since the last time. */
+  async function store(steps: readonly StepResult<ToolSet>[]): Promise<void> {
+    for (const step of steps.slice(stored)) {
+      const { index, messages, malformed } = wholeStep(step)
+      noteUnread(await journal.storeWhole(index, messages, malformed))
+      state.addWholeStep(index, step)
+      stored += 1
+    }
+  }
+
+  return {
+    store,
+    /** The last step is left to whoever goes on: it mostly ends the job, and is stored with that. */
+    async storeAllButLast(steps: readonly StepResult<ToolSet>[]): Promise<WholeStep | undefined> {
+      await store(steps.slice(0, -1))
+      const last = steps.at(-1)
+      if (last === undefined || stored === steps.length) return undefined
+      const unstored = wholeStep(last)
+      state.addWholeStep(unstored.index, last)
+      return unstored
+    },
+  }
 }
 
 /** A step that is played back may have called any tool; another one is offered those that are there. */

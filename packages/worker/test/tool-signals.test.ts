@@ -10,6 +10,7 @@ import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { createCutCalls } from '../src/cut-calls.ts'
 import { createJournal } from '../src/journal.ts'
+import { createMergeWindow } from '../src/merged-parts.ts'
 import { createStopSwitch, type StopSwitch } from '../src/run-stop.ts'
 import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
 
@@ -77,6 +78,8 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
   const log: unknown[][] = []
   const journal = createJournal({
     database: runtime.database,
+    groups: runtime.groups,
+    mergeWindow: createMergeWindow(),
     claim: claimOf(job),
     generation: 1,
     stopSwitch,

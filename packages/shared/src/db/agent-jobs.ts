@@ -7,6 +7,7 @@ import type { Reason } from '../contracts/reason.ts'
 import { type CutTokens, knownCount } from '../contracts/usage.ts'
 import { headOf } from '../contracts/text.ts'
 import { type Queryable, type Sql, sql } from './database.ts'
+import type { Statements } from './direct-sql.ts'
 import { encodeStoredJson, READABLE_FORMAT, storedText } from './stored-value.ts'
 
 export type { AgentJob } from './generated/client.ts'
@@ -23,7 +24,12 @@ export interface ReleasedClaim {
   cutTokens?: CutTokens | undefined
 }
 
-export type ClaimedJob = AgentJob & { claimToken: string; msLeft: number }
+export type ClaimedJob = AgentJob & {
+  claimToken: string
+  msLeft: number
+  /** Whether anything was ever said to the job, read or not. */
+  hasInbox: boolean
+}
 
 /** No model call of the job is under way any more (operations/budget.ts). */
 const NOTHING_RESERVED = sql`"reservedTokens" = 0, "reservedCostMicroUsd" = 0`
@@ -33,30 +39,57 @@ const RELEASED = sql`"workerId" = case when "runner" = 'inline' then "workerId" 
 
 const states = (list: readonly string[]) => Prisma.join(list.map((state) => sql`${state}::"offshoot"."JobState"`))
 
+export interface NewClaim extends Claim {
+  deliverySeq: number
+  workerId: string
+}
+
 /**
  * Claims a job for an attempt: only while it is pending, with exactly this delivery, before its deadline, with no abort
  * wish, and with a journal that this code can read. A claim that got no answer may be made again with its token. Null: the
  * delivery does not count any more, or the job is for newer workers.
  */
-export async function claimJob(
-  db: Queryable,
-  claim: Claim & { deliverySeq: number; workerId: string },
-): Promise<ClaimedJob | null> {
-  const rows = await db.$queryRaw<ClaimedJob[]>(sql`
-    update "offshoot"."AgentJob" set
-      "state" = 'running', "attempt" = "attempt" + 1, "claimToken" = ${claim.token}, "workerId" = ${claim.workerId},
+export async function claimJob(db: Statements, claim: NewClaim): Promise<ClaimedJob | null> {
+  const [claimed = null] = await claimGroup(db, [claim], sql``)
+  return claimed ?? findOwnClaim(db, claim)
+}
+
+/** The same for many at once, in one statement. `apart`: claim this one alone; somebody holds its row, or it does not count. */
+export async function claimJobs(db: Statements, claims: readonly NewClaim[]): Promise<(ClaimedJob | 'apart')[]> {
+  const claimed = await claimGroup(db, claims, sql`for update skip locked`)
+  // Two deliveries of one job may be in one group: the token says whose claim it is.
+  const byToken = new Map(claimed.map((job) => [job.claimToken, job]))
+  return claims.map(({ token }) => byToken.get(token) ?? 'apart')
+}
+
+/** `lock`: how a row that somebody else holds is treated. */
+async function claimGroup(db: Statements, claims: readonly NewClaim[], lock: Sql): Promise<ClaimedJob[]> {
+  return db.$queryRaw<ClaimedJob[]>(sql`
+    with claim as (
+      select * from unnest(
+        ${claims.map((claim) => claim.jobId)}::text[], ${claims.map((claim) => claim.token)}::text[],
+        ${claims.map((claim) => claim.deliverySeq)}::int[], ${claims.map((claim) => claim.workerId)}::text[]
+      ) claim ("jobId", "token", "deliverySeq", "workerId")
+    ), free as (
+      select "id" from "offshoot"."AgentJob" where "id" in (select "jobId" from claim) order by "id" ${lock}
+    )
+    update "offshoot"."AgentJob" job set
+      "state" = 'running', "attempt" = "attempt" + 1, "claimToken" = claim."token", "workerId" = claim."workerId",
       "waitingOn" = null, "waitUntil" = null, "startedAt" = coalesce("startedAt", clock_timestamp())
-    where "id" = ${claim.jobId} and "state" = 'pending' and "deliverySeq" = ${claim.deliverySeq}
+    from claim, free
+    where job."id" = claim."jobId" and job."id" = free."id" and "state" = 'pending' and job."deliverySeq" = claim."deliverySeq"
       and "deadlineAt" > clock_timestamp() and "abortRequestedAt" is null and "journalFormat" <= ${READABLE_FORMAT}
-    returning *, ${MS_LEFT} as "msLeft"`)
-  return rows[0] ?? findOwnClaim(db, claim)
+    returning job.*, ${MS_LEFT} as "msLeft",
+      exists (select 1 from "offshoot"."InboxItem" item where item."jobId" = job."id") as "hasInbox"`)
 }
 
 const MS_LEFT = sql`(extract(epoch from "deadlineAt" - clock_timestamp()) * 1000)::float8`
 
-async function findOwnClaim(db: Queryable, claim: Claim): Promise<ClaimedJob | null> {
+async function findOwnClaim(db: Statements, claim: Claim): Promise<ClaimedJob | null> {
   const rows = await db.$queryRaw<ClaimedJob[]>(sql`
-    select *, ${MS_LEFT} as "msLeft" from "offshoot"."AgentJob"
+    select *, ${MS_LEFT} as "msLeft",
+      exists (select 1 from "offshoot"."InboxItem" item where item."jobId" = "AgentJob"."id") as "hasInbox"
+    from "offshoot"."AgentJob"
     where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'`)
   return rows[0] ?? null
 }

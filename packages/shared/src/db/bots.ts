@@ -4,7 +4,8 @@ import { grantOfJob, type ToolGrant } from '../contracts/tool-grant.ts'
 import { newId } from '../ids.ts'
 import { isUniqueViolation } from './database-errors.ts'
 import type { AgentJob } from './agent-jobs.ts'
-import type { Database } from './database.ts'
+import { type Database, sql } from './database.ts'
+import type { Statements } from './direct-sql.ts'
 import { decodeStored, storable } from './stored-value.ts'
 
 /** The bot, if `userId` may use it: its own, or one that belongs to everybody. */
@@ -16,6 +17,37 @@ export async function findBot(database: Database, ref: BotRef, userId: string): 
     },
   })
   return row === null ? undefined : toBot(row)
+}
+
+export interface BotLookup {
+  ref: BotRef
+  userId: string
+}
+
+/** `findBot` for many at once: those that spawn at the same time mostly spawn the same. */
+export async function findBotsTogether(
+  db: Statements,
+  lookups: readonly BotLookup[],
+): Promise<{ bot: Bot | undefined }[]> {
+  const keyOf = ({ ref }: BotLookup) => ('botId' in ref ? ref.botId : `${ref.botGroup}/${ref.botHandle}`)
+  const ids = new Set(lookups.flatMap(({ ref }) => ('botId' in ref ? [ref.botId] : [])))
+  const addresses = new Map(lookups.flatMap((each) => ('botId' in each.ref ? [] : [[keyOf(each), each.ref] as const])))
+  const rows = await db.$queryRaw<BotRow[]>(sql`
+    select * from "offshoot"."Bot" where "id" = any(${[...ids]}::text[])
+    union all
+    select bot.* from unnest(
+      ${[...addresses.values()].map((ref) => ref.botGroup)}::text[], ${[...addresses.values()].map((ref) => ref.botHandle)}::text[]
+    ) ref ("group", "handle") join "offshoot"."Bot" bot on bot."group" = ref."group" and bot."handle" = ref."handle"`)
+  const found = new Map(rows.flatMap((row) => [[row.id, row] as const, [`${row.group}/${row.handle}`, row] as const]))
+  return lookups.map((lookup) => {
+    const row = found.get(keyOf(lookup))
+    const usable = row !== undefined && (row.ownerId === null || row.ownerId === lookup.userId)
+    return { bot: usable ? toBot(row) : undefined }
+  })
+}
+
+export async function findBotAlone(database: Database, { ref, userId }: BotLookup): Promise<{ bot: Bot | undefined }> {
+  return { bot: await findBot(database, ref, userId) }
 }
 
 export async function listBots(database: Database, userId: string): Promise<Bot[]> {

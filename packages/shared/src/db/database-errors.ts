@@ -4,7 +4,8 @@ import { Prisma } from './generated/client.ts'
 /** Two writers made the same row: the other one was first. */
 export function isUniqueViolation(error: unknown): boolean {
   if (!(error instanceof Error)) return false
-  return prismaCode(error) === 'P2002' || adapterFacts(error).codes.includes('23505')
+  const ofPg = 'code' in error && error.code === '23505'
+  return ofPg || prismaCode(error) === 'P2002' || adapterFacts(error).codes.includes('23505')
 }
 
 /**

@@ -2,6 +2,7 @@
 // transaction, so that a frozen process cannot hold others up (docs/decisions/0006).
 import { PrismaPg } from '@prisma/adapter-pg'
 import { Pool } from 'pg'
+import { type DirectSql, openDirectSql } from './direct-sql.ts'
 import { Prisma, PrismaClient } from './generated/client.ts'
 
 /** How long a statement waits for a lock, and a transaction may do nothing. */
@@ -11,7 +12,7 @@ const ACQUIRE_TIMEOUT_MS = 10_000
 /** A transaction of ours never spans a model call, a hook or a Redis call, so this is ample. */
 const TRANSACTION_TIMEOUT_MS = 15_000
 
-export type Database = PrismaClient
+export type Database = PrismaClient & { /** For the statements that every job makes. */ readonly direct: DirectSql }
 /** What a statement can run on: the database itself, or an open transaction. */
 export type Queryable = Prisma.TransactionClient
 
@@ -33,8 +34,9 @@ export function openDatabase(options: { databaseUrl: string; poolSize: number; a
   // hear it, and an error event that nobody hears ends the process. The statement under way fails with it anyway.
   pool.on('connect', (client) => client.on('error', () => undefined))
   pool.on('error', () => undefined)
-  return new PrismaClient({
+  const client = new PrismaClient({
     adapter: new PrismaPg(pool, { disposeExternalPool: true }),
     transactionOptions: { maxWait: ACQUIRE_TIMEOUT_MS, timeout: TRANSACTION_TIMEOUT_MS },
   })
+  return Object.assign(client, { direct: openDirectSql(pool) })
 }

@@ -1,7 +1,8 @@
 import type { JobFinding } from '../contracts/finding.ts'
 import { Prisma } from './generated/client.ts'
 import type { Claim } from './agent-jobs.ts'
-import { type Queryable, sql } from './database.ts'
+import { type Queryable, type Sql, sql } from './database.ts'
+import type { Statements } from './direct-sql.ts'
 import { encodeStoredJson, storedText } from './stored-value.ts'
 
 /** What can be read in a job's history. */
@@ -49,15 +50,21 @@ export async function insertEventOnce(
       where known."jobId" = job."id" and known."kind" = ${kind} and known."data" @> ${encodeStoredJson(same)}::jsonb)`)
 }
 
-export async function insertEvents(db: Queryable, events: readonly NewEvent[]): Promise<void> {
-  if (events.length === 0) return
-  const rows = events.map(({ jobId, kind, actorId, finding, data }) => {
-    const stored = encodeStoredJson({ ...data, ...(finding === undefined ? {} : { finding }) })
-    return sql`(${jobId}, ${kind}, ${actorId === undefined ? null : storedText(actorId)}, ${stored}::jsonb)`
-  })
-  await db.$executeRaw(
-    sql`insert into "offshoot"."AgentEvent" ("jobId", "kind", "actorId", "data") values ${Prisma.join(rows)}`,
+/** A statement, also for use in a `with`. */
+export function eventsInsert(lines: readonly NewEvent[]): Sql {
+  const stored = lines.map(({ finding, data }) =>
+    encodeStoredJson({ ...data, ...(finding === undefined ? {} : { finding }) }),
   )
+  return sql`
+    insert into "offshoot"."AgentEvent" ("jobId", "kind", "actorId", "data")
+    select "jobId", "kind", "actorId", "data"::jsonb from unnest(
+      ${lines.map(({ jobId }) => jobId)}::text[], ${lines.map(({ kind }) => kind)}::text[],
+      ${lines.map(({ actorId }) => (actorId === undefined ? null : storedText(actorId)))}::text[], ${stored}::text[]
+    ) line ("jobId", "kind", "actorId", "data")`
+}
+
+export async function insertEvents(db: Statements, events: readonly NewEvent[]): Promise<void> {
+  if (events.length > 0) await db.$executeRaw(eventsInsert(events))
 }
 
 /** The same from an attempt, while it holds the job. */

@@ -5,8 +5,9 @@ import type { ModelMessage } from 'ai'
 import { Prisma } from './generated/client.ts'
 import { stepText } from '../agent-message.ts'
 import { knownCount, type Usage } from '../contracts/usage.ts'
-import type { Claim } from './agent-jobs.ts'
-import { type Queryable, sql } from './database.ts'
+import type { AgentJob, Claim } from './agent-jobs.ts'
+import { type Queryable, type Sql, sql } from './database.ts'
+import type { Statements } from './direct-sql.ts'
 import { decodeStored, encodeStoredJson, STORED_FORMAT, storedText } from './stored-value.ts'
 
 export interface StoredStep {
@@ -115,63 +116,119 @@ export interface ModelOutput {
   inboxSeqs: readonly bigint[]
 }
 
-/** Adds a count to a column for a step that is not counted yet; an unknown count changes nothing. */
-function added(column: string, count: number | null, index: number): Prisma.Sql {
-  const name = Prisma.raw(`"${column}"`)
-  const known = knownCount(count)
-  if (known === null) return sql`${name} = ${name}`
-  return sql`${name} = case when "steps" > ${index} then ${name} else coalesce(${name}, 0) + ${known}::bigint end`
+export interface OutputToStore {
+  claim: Claim
+  output: ModelOutput
 }
+
+/** What an attempt learns when an output of its model is stored. */
+export interface OutputAnswer extends WriteAnswer {
+  /** The job's counters, this step included. */
+  counters: Counters | null
+}
+
+export type Counters = Pick<AgentJob, 'steps' | 'inputTokens' | 'outputTokens' | 'reasoningTokens' | 'totalTokens'>
 
 /**
  * Stores what the model said in a step, what it cost, and which inbox items it has read. One statement, one commit; a
  * repeat, after a commit whose answer was lost, adds nothing.
  */
-export async function storeModelOutput(db: Queryable, claim: Claim, output: ModelOutput): Promise<WriteAnswer> {
-  const { usage, index } = output
-  const rows = await db.$queryRaw<{ abortRequested: boolean }[]>(sql`
-    with holder as (
-      update "offshoot"."AgentJob" set "steps" = greatest("steps", ${index + 1}), "crashes" = 0, "stepRetries" = 0,
-        "journalFormat" = greatest("journalFormat", ${STORED_FORMAT}),
-        ${added('inputTokens', usage.inputTokens, index)}, ${added('outputTokens', usage.outputTokens, index)},
-        ${added('reasoningTokens', usage.reasoningTokens, index)}, ${added('totalTokens', usage.totalTokens, index)},
-        ${added('costMicroUsd', output.costMicroUsd ?? null, index)}, "reservedTokens" = 0, "reservedCostMicroUsd" = 0
-      where "id" = ${claim.jobId} and "claimToken" = ${claim.token} and "state" = 'running'
-      returning "id", "abortRequestedAt" is not null as "abortRequested"
-    ), step as (
-      insert into "offshoot"."AgentStep" ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
-      select "id", ${index}, ${output.generation}, ${STORED_FORMAT}, ${encodeStoredJson(output.parts)}::json,
-        ${JSON.stringify(usage)}::jsonb, ${output.finishReason},
-        clock_timestamp() - make_interval(secs => ${output.elapsedMs / 1000}), clock_timestamp()
-      from holder
-      on conflict ("jobId", "index") do nothing
-    ), read as (
-      update "offshoot"."InboxItem" set "consumedAtStep" = ${index}
-      where "seq" = any(${[...output.inboxSeqs]}::bigint[]) and "jobId" in (select "id" from holder)
-    )
-    select "abortRequested" from holder`)
-  const row = rows[0]
-  return row === undefined ? NOT_HELD : { held: true, abortRequested: row.abortRequested }
+export async function storeModelOutput(db: Statements, claim: Claim, output: ModelOutput): Promise<OutputAnswer> {
+  const [answer] = await storeGroup(db, [{ claim, output }], sql``)
+  return answer === undefined ? { ...NOT_HELD, counters: null } : toAnswer(answer)
 }
 
-/** Stores that all tool results of a step are there, what it adds to the messages, and whether its calls were all malformed. */
+/** The same for steps of many jobs. `apart`: store this one alone; somebody holds its row, or the claim is gone. */
+export async function storeModelOutputs(
+  db: Statements,
+  outputs: readonly OutputToStore[],
+): Promise<(OutputAnswer | 'apart')[]> {
+  const stored = await storeGroup(db, outputs, sql`for update skip locked`)
+  const byToken = new Map(stored.map((answer) => [answer.token, answer]))
+  return outputs.map(({ claim }) => {
+    const answer = byToken.get(claim.token)
+    return answer === undefined ? 'apart' : toAnswer(answer)
+  })
+}
+
+type StoredAnswer = Counters & { token: string; abortRequested: boolean }
+
+function toAnswer({ abortRequested, token: _token, ...counters }: StoredAnswer): OutputAnswer {
+  return { held: true, abortRequested, counters }
+}
+
+/** Adds a count to a column for a step that is not counted yet; an unknown count changes nothing. */
+function added(column: string): Prisma.Sql {
+  const name = Prisma.raw(`"${column}"`)
+  return sql`${name} = case when job."steps" > said."index" or said.${name} is null then job.${name}
+    else coalesce(job.${name}, 0) + said.${name} end`
+}
+
+/** `lock`: how a row that somebody else holds is treated. */
+async function storeGroup(db: Statements, outputs: readonly OutputToStore[], lock: Sql): Promise<StoredAnswer[]> {
+  const column = <T>(of: (output: ModelOutput) => T): T[] => outputs.map(({ output }) => of(output))
+  const counts = (of: (usage: Usage) => number | null) => column(({ usage }) => knownCount(of(usage)))
+  const read = outputs.flatMap(({ claim, output }) => output.inboxSeqs.map((seq) => ({ seq, claim, output })))
+  return db.$queryRaw<StoredAnswer[]>(sql`
+    with said as (
+      select * from unnest(
+        ${outputs.map(({ claim }) => claim.jobId)}::text[], ${outputs.map(({ claim }) => claim.token)}::text[],
+        ${column((output) => output.index)}::int[], ${column((output) => output.generation)}::int[],
+        ${column((output) => encodeStoredJson(output.parts))}::text[], ${column((output) => JSON.stringify(output.usage))}::text[],
+        ${column((output) => output.finishReason)}::text[], ${column((output) => output.elapsedMs / 1_000)}::float8[],
+        ${counts((usage) => usage.inputTokens)}::bigint[], ${counts((usage) => usage.outputTokens)}::bigint[],
+        ${counts((usage) => usage.reasoningTokens)}::bigint[], ${counts((usage) => usage.totalTokens)}::bigint[],
+        ${column((output) => knownCount(output.costMicroUsd))}::bigint[]
+      ) said ("jobId", "token", "index", "generation", "parts", "usage", "finishReason", "elapsedS",
+        "inputTokens", "outputTokens", "reasoningTokens", "totalTokens", "costMicroUsd")
+    ), free as (
+      select "id" from "offshoot"."AgentJob" where "id" in (select "jobId" from said) order by "id" ${lock}
+    ), holder as (
+      update "offshoot"."AgentJob" job set "steps" = greatest("steps", said."index" + 1), "crashes" = 0, "stepRetries" = 0,
+        "journalFormat" = greatest("journalFormat", ${STORED_FORMAT}),
+        ${added('inputTokens')}, ${added('outputTokens')}, ${added('reasoningTokens')}, ${added('totalTokens')},
+        ${added('costMicroUsd')}, "reservedTokens" = 0, "reservedCostMicroUsd" = 0
+      from said, free
+      where job."id" = said."jobId" and job."id" = free."id" and "claimToken" = said."token" and "state" = 'running'
+      returning job."id", job."claimToken" as "token", job."abortRequestedAt" is not null as "abortRequested", job."steps", job."inputTokens",
+        job."outputTokens", job."reasoningTokens", job."totalTokens"
+    ), step as (
+      insert into "offshoot"."AgentStep" ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
+      select said."jobId", said."index", said."generation", ${STORED_FORMAT}, said."parts"::json, said."usage"::jsonb,
+        said."finishReason", clock_timestamp() - make_interval(secs => said."elapsedS"), clock_timestamp()
+      from said join holder on holder."token" = said."token"
+      on conflict ("jobId", "index") do nothing
+    ), read as (
+      update "offshoot"."InboxItem" item set "consumedAtStep" = read."index"
+      from unnest(${read.map(({ seq }) => seq)}::bigint[], ${read.map(({ claim }) => claim.token)}::text[],
+        ${read.map(({ output }) => output.index)}::int[]) read ("seq", "token", "index") join holder on holder."token" = read."token"
+      where item."seq" = read."seq" and item."jobId" = holder."id"
+    )
+    select "token", "abortRequested", "steps", "inputTokens", "outputTokens", "reasoningTokens", "totalTokens" from holder`)
+}
+
+/**
+ * Stores that all tool results of a step are there, what it adds to the messages, and whether its calls were all malformed.
+ * Answers also whether the job's inbox has unread items.
+ */
 export async function storeWholeStep(
-  db: Queryable,
+  db: Statements,
   claim: Claim,
   index: number,
   responseMessages: readonly ModelMessage[],
   malformed = false,
-): Promise<WriteAnswer> {
-  return answerOf(
-    db,
-    sql`
+): Promise<WriteAnswer & { unread: boolean }> {
+  const rows = await db.$queryRaw<{ abortRequested: boolean; unread: boolean }[]>(sql`
     with holder as (${holder(claim)}), step as (
       update "offshoot"."AgentStep" set "responseMessages" = ${encodeStoredJson(responseMessages)}::json,
         "malformed" = ${malformed}
       where "jobId" in (select "id" from holder) and "index" = ${index}
     )
-    select "abortRequested" from holder`,
-  )
+    select "abortRequested", exists (
+      select 1 from "offshoot"."InboxItem" where "jobId" = "id" and "consumedAtStep" is null) as "unread"
+    from holder`)
+  const row = rows[0]
+  return row === undefined ? { ...NOT_HELD, unread: false } : { held: true, ...row }
 }
 
 export interface ToolCallKey {
@@ -180,7 +237,7 @@ export interface ToolCallKey {
   toolName: string
 }
 
-export async function storeToolStart(db: Queryable, claim: Claim, call: ToolCallKey): Promise<WriteAnswer> {
+export async function storeToolStart(db: Statements, claim: Claim, call: ToolCallKey): Promise<WriteAnswer> {
   return answerOf(
     db,
     sql`
@@ -199,7 +256,7 @@ export type ToolEnd = ToolCallKey & {
   whole?: { ref: string; text: string }
 }
 
-export async function storeToolEnd(db: Queryable, claim: Claim, call: ToolEnd): Promise<WriteAnswer> {
+export async function storeToolEnd(db: Statements, claim: Claim, call: ToolEnd): Promise<WriteAnswer> {
   const { whole } = call
   const kept =
     whole === undefined
@@ -235,7 +292,7 @@ function toolEndInsert(source: Prisma.Sql, call: Omit<ToolEnd, 'whole'>) {
       where "AgentToolCall"."finishedAt" is null`
 }
 
-async function answerOf(db: Queryable, statement: Prisma.Sql): Promise<WriteAnswer> {
+async function answerOf(db: Statements, statement: Prisma.Sql): Promise<WriteAnswer> {
   const rows = await db.$queryRaw<{ abortRequested: boolean }[]>(statement)
   const row = rows[0]
   return row === undefined ? NOT_HELD : { held: true, abortRequested: row.abortRequested }

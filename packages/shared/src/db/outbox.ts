@@ -5,8 +5,7 @@ import type { JobFinding } from '../contracts/finding.ts'
 import type { NewEvent } from './events.ts'
 import { headOf } from '../contracts/text.ts'
 import type { OutboxKind } from './generated/client.ts'
-import { Prisma } from './generated/client.ts'
-import { type Database, type Queryable, sql } from './database.ts'
+import { type Database, type Queryable, type Sql, sql } from './database.ts'
 import { storedText } from './stored-value.ts'
 
 export type NewOutboxEntry = OutboxMessage & {
@@ -29,16 +28,18 @@ const WRITER_HAS_MS = 2_000
 /** Whoever takes a due entry has this long before another one may: longer than any telling may last. */
 const TAKER_HAS_MS = 30_000
 
-export async function insertOutbox(db: Queryable, entries: readonly NewOutboxEntry[]): Promise<OutboxEntry[]> {
-  if (entries.length === 0) return []
-  const rows = entries.map(
-    (entry) =>
-      sql`(${entry.jobId}, ${entry.kind}::"offshoot"."OutboxKind", ${entry.key}, ${JSON.stringify(entry.payload)}::jsonb, clock_timestamp() + make_interval(secs => ${WRITER_HAS_MS / 1000}))`,
-  )
-  return db.$queryRaw<OutboxEntry[]>(sql`
-    insert into "offshoot"."Outbox" ("jobId", "kind", "key", "payload", "nextAttemptAt") values ${Prisma.join(rows)}
+/** A statement, also for the end of a `with`. */
+export function outboxInsert(entries: readonly NewOutboxEntry[]): Sql {
+  return sql`
+    insert into "offshoot"."Outbox" ("jobId", "kind", "key", "payload", "nextAttemptAt")
+    select "jobId", "kind"::"offshoot"."OutboxKind", "key", "payload"::jsonb,
+      clock_timestamp() + make_interval(secs => ${WRITER_HAS_MS / 1000})
+    from unnest(
+      ${entries.map(({ jobId }) => jobId)}::text[], ${entries.map(({ kind }) => kind)}::text[],
+      ${entries.map(({ key }) => key)}::text[], ${entries.map(({ payload }) => JSON.stringify(payload))}::text[]
+    ) entry ("jobId", "kind", "key", "payload")
     on conflict ("key") do nothing
-    returning "id", "jobId", "kind", "key", "payload", "attempts"`)
+    returning "id", "jobId", "kind", "key", "payload", "attempts"`
 }
 
 /** Takes entries that are due, of events or of all else, so that no other process tells them in the next moments. */
@@ -70,7 +71,7 @@ export async function takeDueOutbox(
  * says so. Answers the lines.
  */
 export async function markOutboxDone(
-  database: Database,
+  { direct: database }: Pick<Database, 'direct'>,
   told: readonly { id: bigint; late: boolean }[],
 ): Promise<NewEvent[]> {
   const late = told.filter((entry) => entry.late).map((entry) => entry.id)

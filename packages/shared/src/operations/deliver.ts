@@ -12,7 +12,7 @@ type DeliveredJob = Pick<
 type Urgency = 'new' | 'wake'
 
 /** Tells of a pending job's delivery. */
-export function tellDelivery(tx: Tx, job: DeliveredJob, urgency: Urgency): void {
+export function tellDelivery(tx: Pick<Tx, 'tell'>, job: DeliveredJob, urgency: Urgency): void {
   tx.tell({
     jobId: job.id,
     kind: 'delivery',

@@ -14,7 +14,6 @@ import {
 } from '../contracts/spawn.ts'
 import { characterCount } from '../contracts/text.ts'
 import { grantedNames, narrowGrant, type ToolGrant } from '../contracts/tool-grant.ts'
-import { findBot } from '../db/bots.ts'
 import type { Database } from '../db/database.ts'
 import type { Grant } from '../db/generated/client.ts'
 import { findDisabledLayers } from '../db/layer-states.ts'
@@ -121,7 +120,7 @@ export async function prepareSpawn(
 
   const bot =
     (await runtime.extensions.resolveBot(input.bot, { userId: ownerId })) ??
-    (await findBot(runtime.database, input.bot, ownerId))
+    (await runtime.groups.findBot({ ref: input.bot, userId: ownerId })).bot
   if (bot === undefined) return refuse('unknown_bot', `Bot not found: ${describeBotRef(input.bot)}.`)
   const model = chooseModel(runtime, input, bot)
   if (typeof model !== 'string') return model

@@ -8,17 +8,17 @@ import {
   type RefusedSpawnOutput,
 } from '../contracts/spawn.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
-import { appendMessage } from '../db/convos.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
 import { type Queryable, sql } from '../db/database.ts'
-import type { Prisma } from '../db/generated/client.ts'
+import type { Statements } from '../db/direct-sql.ts'
+import { insertSpawns, type NewJob, type NewSpawn } from '../db/new-jobs.ts'
 import { encodeStored, STORED_FORMAT, storedText } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { checkBudgets, toMicroUsd, toTokens } from './budget.ts'
 import { priorityOfNewJob, tellDelivery } from './deliver.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
-import { lockTree, lockUser, transact, type Tx } from './transact.ts'
+import { lockTree, lockUsers, transact, transactDirect, type TransactRuntime, type Tx } from './transact.ts'
 
 export type SpawnAnswer =
   | { kind: 'accepted'; job: AgentJob; /** True when the same request had been accepted before. */ repeated: boolean }
@@ -42,6 +42,14 @@ async function trySpawn(runtime: Runtime, origin: SpawnOrigin, input: ProgramSpa
   if ('refused' in prepared) return { kind: 'refused', refusal: prepared }
   const repeated = await findByKey(runtime.database, prepared)
   if (repeated !== undefined) return repeated
+  return origin.parent === undefined ? runtime.groups.spawn(prepared) : spawnAlone(runtime, prepared)
+}
+
+type SpawnRuntime = TransactRuntime & Pick<Runtime, 'config'>
+
+/** One spawn in a transaction of its own. */
+export async function spawnAlone(runtime: SpawnRuntime, prepared: PreparedSpawn): Promise<SpawnAnswer> {
+  const { origin } = prepared
   try {
     return await transact(runtime, async (tx) => {
       const ended = await lockLiveParent(tx, origin)
@@ -87,46 +95,82 @@ async function findByKey(db: Queryable, { origin, requestHash }: PreparedSpawn):
  * Checks the caps and inserts the job with its convo and first message. A refusal has inserted nothing. A child's tree
  * is locked already by the caller; a new root brings its own, which nobody else can know yet.
  */
-export async function insertSpawn(runtime: Runtime, tx: Tx, prepared: PreparedSpawn): Promise<AgentJob | Refusal> {
-  const { bot, input, origin } = prepared
+export async function insertSpawn(
+  runtime: Pick<Runtime, 'config'>,
+  tx: Tx,
+  prepared: PreparedSpawn,
+): Promise<AgentJob | Refusal> {
+  const { origin } = prepared
   const treeCap = await checkTreeCaps(runtime, tx, origin)
   if (treeCap !== undefined) return treeCap
   const cap = await checkUserCap(runtime, tx, prepared.ownerId)
   if ('refused' in cap) return cap
   const above = await checkBudgetsAbove(tx, prepared)
   if ('refused' in above) return above
-  const id = prepared.jobId
-  const rootJobId = origin.parent?.rootJobId ?? id
-  if (origin.parent === undefined) await tx.db.agentTree.create({ data: { rootJobId } })
-  const convoId = newId()
-  const spaceId = prepared.ownerId === origin.userId ? origin.spaceId : null
-  await tx.db.convo.create({
-    data: { id: convoId, botId: bot.id, botLabel: botLabel(bot), ownerId: prepared.ownerId, spaceId },
+  const [job] = await insertAll(tx, [{ prepared, activeJobs: cap.activeJobs, budgeted: above.budgeted }])
+  if (job === undefined) throw new Error(`Job ${prepared.jobId} was not inserted.`)
+  return job
+}
+
+interface AllowedSpawn {
+  prepared: PreparedSpawn
+  /** Unfinished jobs of its owner before it. */
+  activeJobs: number
+  /** A job above it has a budget. */
+  budgeted: boolean
+}
+
+async function insertAll(tx: Tx<Statements>, spawns: readonly AllowedSpawn[]): Promise<AgentJob[]> {
+  const jobs = await insertSpawns(tx.db, spawns.map(newSpawnOf))
+  for (const job of jobs) tellSpawned(tx, job)
+  return jobs
+}
+
+/**
+ * Spawns of new roots, many in one transaction. `apart`: the request may have been made before, or was not inserted. A cap
+ * counts those that come before it in the group.
+ */
+export async function spawnTogether(
+  runtime: SpawnRuntime,
+  group: readonly PreparedSpawn[],
+): Promise<(SpawnAnswer | 'apart')[]> {
+  return transactDirect(runtime, async (tx) => {
+    const activeJobs = await lockUsers(
+      tx.db,
+      group.map(({ ownerId }) => ownerId),
+    )
+    const answers: (SpawnAnswer | 'apart' | AllowedSpawn)[] = group.map((prepared) => {
+      const active = activeJobs.get(prepared.ownerId) ?? 0
+      const cap = checkUserCount(runtime, prepared.ownerId, active)
+      if (cap !== undefined)
+        return prepared.origin.idempotencyKey === undefined ? { kind: 'refused', refusal: cap } : 'apart'
+      const budget = checkPriceForBudget(prepared, false)
+      if (budget !== undefined) return { kind: 'refused', refusal: budget }
+      activeJobs.set(prepared.ownerId, active + 1)
+      return { prepared, activeJobs: active, budgeted: false }
+    })
+    const allowed = answers.filter(
+      (answer): answer is AllowedSpawn => typeof answer === 'object' && 'prepared' in answer,
+    )
+    const jobs = new Map((await insertAll(tx, allowed)).map((job) => [job.id, job]))
+    return answers.map((answer) => {
+      if (answer === 'apart' || !('prepared' in answer)) return answer
+      const job = jobs.get(answer.prepared.jobId)
+      return job === undefined ? 'apart' : { kind: 'accepted', job, repeated: false }
+    })
   })
-  const message = await appendMessage(tx.db, {
-    convoId,
-    ownerId: prepared.ownerId,
-    role: 'user',
-    parts: [{ type: 'text', text: input.message }],
-  })
-  const job = await tx.db.agentJob.create({
-    data: {
-      ...whoFields(prepared, { id, rootJobId, convoId, inputSeq: message.seq }),
-      ...whatFields(prepared),
-      budgeted: above.budgeted || input.budget !== undefined,
-      priority: priorityOfNewJob(cap.activeJobs, input.priority ?? 0),
-      deadlineAt: new Date(0),
-    },
-  })
-  return startPending(tx, job)
 }
 
 /** Sets the deadline by Postgres's clock, counts the job in its tree, and tells of its delivery. */
-export async function startPending(tx: Tx, job: AgentJob): Promise<AgentJob> {
+export async function startPending(tx: Tx, job: AgentJob): Promise<void> {
   await tx.db.$executeRaw(sql`
     update "offshoot"."AgentJob" set "journalFormat" = ${STORED_FORMAT},
       "deadlineAt" = clock_timestamp() + make_interval(secs => ${job.timeoutMs / 1000}) where "id" = ${job.id}`)
   await tx.db.agentTree.update({ where: { rootJobId: job.rootJobId }, data: { jobs: { increment: 1 } } })
+  tellSpawned(tx, job)
+}
+
+function tellSpawned(tx: Tx<Statements>, job: AgentJob): void {
   tx.record({
     jobId: job.id,
     kind: 'spawned',
@@ -134,10 +178,13 @@ export async function startPending(tx: Tx, job: AgentJob): Promise<AgentJob> {
     data: { bot: job.botLabel, ownerId: job.ownerId, grant: job.grant, mode: job.mode },
   })
   tellDelivery(tx, job, 'new')
-  return job
 }
 
-async function checkTreeCaps({ config }: Runtime, tx: Tx, origin: SpawnOrigin): Promise<Refusal | undefined> {
+async function checkTreeCaps(
+  { config }: Pick<Runtime, 'config'>,
+  tx: Tx,
+  origin: SpawnOrigin,
+): Promise<Refusal | undefined> {
   if (origin.parent === undefined) return undefined
   const tree = await tx.db.agentTree.findUnique({ where: { rootJobId: origin.parent.rootJobId } })
   if ((tree?.jobs ?? 0) >= config.MAX_JOBS_PER_TREE) {
@@ -156,17 +203,21 @@ async function checkTreeCaps({ config }: Runtime, tx: Tx, origin: SpawnOrigin): 
   return undefined
 }
 
-async function checkBudgetsAbove(
-  tx: Tx,
-  { input, origin, price, model }: PreparedSpawn,
-): Promise<Refusal | { budgeted: boolean }> {
+async function checkBudgetsAbove(tx: Tx, prepared: PreparedSpawn): Promise<Refusal | { budgeted: boolean }> {
+  const { input, origin } = prepared
   const asked = {
     maxTotalTokens: toTokens(input.budget?.maxTotalTokens),
     maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
   }
   const { parent } = origin
   const above = parent === undefined ? { budgeted: false, inMoney: false } : await checkBudgets(tx, parent, asked)
-  if ('refused' in above || price !== undefined || !(above.inMoney || asked.maxCostMicroUsd !== null)) return above
+  if ('refused' in above) return above
+  return checkPriceForBudget(prepared, above.inMoney) ?? above
+}
+
+/** A budget in money, its own or one above it, needs the price of the model. */
+function checkPriceForBudget({ input, price, model }: PreparedSpawn, inMoneyAbove: boolean): Refusal | undefined {
+  if (price !== undefined || !(inMoneyAbove || toMicroUsd(input.budget?.maxCostUsd) !== null)) return undefined
   return refuse(
     'budget',
     `The price of ${model} is not known, so a budget in money cannot be kept. Add the model to \`prices\` in the config module, or use another one.`,
@@ -179,31 +230,39 @@ export async function checkUserCap(
   tx: Tx,
   userId: string,
 ): Promise<{ activeJobs: number } | Refusal> {
-  await lockUser(tx, userId)
-  const activeJobs = await tx.db.agentJob.count({ where: { ownerId: userId, state: { in: ['pending', 'running'] } } })
-  if (activeJobs < config.MAX_ACTIVE_JOBS_PER_USER) return { activeJobs }
+  const activeJobs = (await lockUsers(tx.db, [userId])).get(userId) ?? 0
+  return checkUserCount({ config }, userId, activeJobs) ?? { activeJobs }
+}
+
+function checkUserCount({ config }: Pick<Runtime, 'config'>, userId: string, activeJobs: number): Refusal | undefined {
+  if (activeJobs < config.MAX_ACTIVE_JOBS_PER_USER) return undefined
   return refuse(
     'cap',
     `User ${userId} has ${activeJobs} unfinished jobs; ${config.MAX_ACTIVE_JOBS_PER_USER} are allowed. Wait until some have ended, or abort some.`,
   )
 }
 
-type NewJob = Prisma.AgentJobUncheckedCreateInput
-
-interface NewJobIds {
-  id: string
-  rootJobId: string
-  convoId: string
-  inputSeq: number
+function newSpawnOf({ prepared, activeJobs, budgeted }: AllowedSpawn): NewSpawn {
+  const { input, origin, ownerId, jobId: id } = prepared
+  const job: NewJob = {
+    ...whoFields(prepared),
+    ...whatFields(prepared),
+    id,
+    rootJobId: origin.parent?.rootJobId ?? id,
+    convoId: newId(),
+    inputSeq: 1,
+    budgeted: budgeted || input.budget !== undefined,
+    priority: priorityOfNewJob(activeJobs, input.priority ?? 0),
+  }
+  return { job, spaceId: ownerId === origin.userId ? origin.spaceId : null }
 }
 
-function whoFields({ bot, input, origin, ownerId, grant }: PreparedSpawn, ids: NewJobIds) {
+function whoFields({ bot, input, origin, ownerId, grant }: PreparedSpawn) {
   const { parent } = origin
   return {
-    ...ids,
     botId: bot.id,
     botLabel: botLabel(bot),
-    botRef: input.bot,
+    botRef: { ...input.bot },
     botSnapshot: encodeStored(bot),
     ownerId,
     triggeredById: origin.userId,
@@ -253,9 +312,7 @@ function whatFields({
     maxTotalTokens: toTokens(input.budget?.maxTotalTokens),
     maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
     completionEventName: input.completionEvent?.name ?? null,
-    ...(input.completionEvent?.data === undefined
-      ? {}
-      : { completionEventData: encodeStored(input.completionEvent.data) }),
+    completionEventData: input.completionEvent?.data === undefined ? null : encodeStored(input.completionEvent.data),
   } satisfies Partial<NewJob>
 }
 

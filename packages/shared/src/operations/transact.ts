@@ -1,15 +1,17 @@
 // A transaction that collects what must follow from it: outbox entries and history go into the same commit, and what
 // they tell leaves the process right after it. Nobody opens a transaction in another way, so that the lock order of
 // docs/decisions/0004 (tree, job rows, convo, user; layer states last, 0025) can be followed from here: `lockTree`,
-// `lockFreeTrees`, `lockConvo`, `lockUser`.
+// `lockFreeTrees`, `lockConvo`, `lockUsers`.
 import { type Queryable, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
-import { insertEvents, type NewEvent } from '../db/events.ts'
-import { insertOutbox, type NewOutboxEntry } from '../db/outbox.ts'
+import type { Statements } from '../db/direct-sql.ts'
+import { eventsInsert, type NewEvent } from '../db/events.ts'
+import { type NewOutboxEntry, type OutboxEntry, outboxInsert } from '../db/outbox.ts'
 import type { Runtime } from '../runtime.ts'
 
-export interface Tx {
-  db: Queryable
+/** A transaction: on Prisma's client, or with `transactDirect` on pg alone. */
+export interface Tx<Db extends Statements = Queryable> {
+  db: Db
   /** Tells others after the commit, at least once. */
   tell(entry: NewOutboxEntry): void
   /** Adds a line to a job's history. */
@@ -40,11 +42,28 @@ export async function transact<T>(runtime: TransactRuntime, work: (tx: Tx) => Pr
 }
 
 async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promise<T>): Promise<T> {
+  return withFollowing(runtime, work, (run) => runtime.database.$transaction(run))
+}
+
+/** The same without another try and without Prisma's client, for what every job does. */
+export async function transactDirect<T>(
+  runtime: TransactRuntime,
+  work: (tx: Tx<Statements>) => Promise<T>,
+): Promise<T> {
+  return withFollowing(runtime, work, (run) => runtime.database.direct.transaction(run))
+}
+
+/** Runs `work` in a transaction, writes what follows from it at its end, and tells it after the commit. */
+async function withFollowing<T, Db extends Statements>(
+  runtime: TransactRuntime,
+  work: (tx: Tx<Db>) => Promise<T>,
+  inTransaction: <R>(run: (db: Db) => Promise<R>) => Promise<R>,
+): Promise<T> {
   const entries: NewOutboxEntry[] = []
   const events: NewEvent[] = []
   const nudged: string[] = []
   const nudgedScopes = new Set<string>()
-  const { value, told } = await runtime.database.$transaction(async (db) => {
+  const { value, told } = await inTransaction(async (db) => {
     const result = await work({
       db,
       tell: (entry) => void entries.push(entry),
@@ -52,8 +71,7 @@ async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promi
       nudgeWorkers: (jobIds) => void nudged.push(...jobIds),
       nudgeLayers: (scopeKey) => void nudgedScopes.add(scopeKey),
     })
-    await insertEvents(db, events)
-    return { value: result, told: await insertOutbox(db, entries) }
+    return { value: result, told: await insertFollowing(db, events, entries) }
   })
   runtime.metrics.countEvents(events)
   runtime.outbox.dispatch(told)
@@ -62,14 +80,23 @@ async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promi
   return value
 }
 
+async function insertFollowing(
+  db: Statements,
+  events: readonly NewEvent[],
+  entries: readonly NewOutboxEntry[],
+): Promise<OutboxEntry[]> {
+  if (events.length === 0 && entries.length === 0) return []
+  return db.$queryRaw<OutboxEntry[]>(sql`with history as (${eventsInsert(events)}) ${outboxInsert(entries)}`)
+}
+
 /** Locks a tree: the first lock of whoever changes or decides from more than one job. Look only in later statements. */
 export async function lockTree(tx: Tx, rootJobId: string): Promise<void> {
   await tx.db.$executeRaw(sql`select 1 from "offshoot"."AgentTree" where "rootJobId" = ${rootJobId} for update`)
 }
 
 /** Locks those of the trees that nobody holds now, and answers which. It never waits, so several are no danger. */
-export async function lockFreeTrees(tx: Tx, rootJobIds: readonly string[]): Promise<string[]> {
-  const rows = await tx.db.$queryRaw<{ rootJobId: string }[]>(sql`
+export async function lockFreeTrees(db: Statements, rootJobIds: readonly string[]): Promise<string[]> {
+  const rows = await db.$queryRaw<{ rootJobId: string }[]>(sql`
     select "rootJobId" from "offshoot"."AgentTree" where "rootJobId" = any(${[...rootJobIds]}::text[])
     for update skip locked`)
   return rows.map(({ rootJobId }) => rootJobId)
@@ -79,8 +106,10 @@ export async function lockConvo(tx: Tx, convoId: string): Promise<void> {
   await tx.db.$executeRaw(sql`select 1 from "offshoot"."Convo" where "id" = ${convoId} for update`)
 }
 
-/** Makes the user's row if this is the first use, and locks it. */
-export async function lockUser(tx: Tx, userId: string): Promise<void> {
-  await tx.db.$executeRaw(sql`insert into "offshoot"."User" ("id") values (${userId}) on conflict do nothing`)
-  await tx.db.$executeRaw(sql`select 1 from "offshoot"."User" where "id" = ${userId} for update`)
+/** Makes the users' rows if this is the first use, locks them, and answers how many unfinished jobs each has. */
+export async function lockUsers(db: Statements, userIds: readonly string[]): Promise<Map<string, number>> {
+  const rows = await db.$queryRaw<{ userId: string; activeJobs: number }[]>(
+    sql`select * from "offshoot"."lock_users"(${[...new Set(userIds)]}::text[])`,
+  )
+  return new Map(rows.map(({ userId, activeJobs }) => [userId, activeJobs]))
 }

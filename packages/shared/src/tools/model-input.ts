@@ -7,8 +7,20 @@ import { withoutEmptyOptions } from '../contracts/without-empty-options.ts'
 /** Lists and objects within each other, as over HTTP. */
 const MAX_DEPTH = 100
 
-/** An AI SDK schema for a tool's input. `required` fields are kept even when they are empty. */
+/** Tools are made anew for each job, their schemas once. */
+const made = new WeakMap<z.ZodType, Schema>()
+
+/** An AI SDK schema for a tool's input. `required` fields are kept even when they are empty: the same ones for one schema. */
 export function modelInput<T>(schema: z.ZodType<T>, required: readonly string[]): Schema<T> {
+  const known = made.get(schema)
+  // What was made of a schema of this type.
+  if (known !== undefined) return known as Schema<T>
+  const input = makeModelInput(schema, required)
+  made.set(schema, input)
+  return input
+}
+
+function makeModelInput<T>(schema: z.ZodType<T>, required: readonly string[]): Schema<T> {
   const json = z.toJSONSchema(schema, {
     io: 'input',
     target: 'draft-7',

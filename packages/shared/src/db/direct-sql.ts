@@ -1,0 +1,63 @@
+// Statements on pg itself, for the few that every job makes: prepared once a session, and without the client of Prisma
+// around them, which costs several times what the statement does. Everything else goes through Prisma.
+import type { Pool, PoolClient, QueryResult } from 'pg'
+import { TypeOverrides } from 'pg'
+import type { Sql } from './database.ts'
+
+/** What a raw statement can run on: Prisma's client or transaction, or pg itself. */
+export interface Statements {
+  $queryRaw<T>(query: Sql): Promise<T>
+  /** Answers how many rows were changed. */
+  $executeRaw(query: Sql): Promise<number>
+}
+
+export interface DirectSql extends Statements {
+  /** `begin` is what the transaction begins with, in one message with `begin` itself: SQL without values of others. */
+  transaction<T>(work: (db: Statements) => Promise<T>): Promise<T>
+}
+
+const INT8 = 20
+const types = new TypeOverrides()
+types.setTypeParser(INT8, (text: string) => BigInt(text))
+
+export function openDirectSql(pool: Pool): DirectSql {
+  return {
+    ...statementsOn(pool),
+    async transaction(work) {
+      const client = await pool.connect()
+      let broken: Error | undefined
+      try {
+        await client.query('begin')
+        const value = await work(statementsOn(client))
+        await client.query('commit')
+        return value
+      } catch (error) {
+        await client.query('rollback').catch((failed: Error) => (broken = failed))
+        throw error
+      } finally {
+        client.release(broken)
+      }
+    },
+  }
+}
+
+function statementsOn(db: Pool | PoolClient): Statements {
+  const run = (query: Sql): Promise<QueryResult> =>
+    db.query({ name: nameOf(query.text), text: query.text, values: query.values, types })
+  return {
+    // The statement's text says what its rows are.
+    $queryRaw: async <T>(query: Sql) => (await run(query)).rows as T,
+    $executeRaw: async (query) => (await run(query)).rowCount ?? 0,
+  }
+}
+
+/** One name for one text, so that a session prepares it once. There are as many texts as statements in our code. */
+const names = new Map<string, string>()
+
+function nameOf(text: string): string {
+  const known = names.get(text)
+  if (known !== undefined) return known
+  const name = `offshoot_${names.size}`
+  names.set(text, name)
+  return name
+}

@@ -1,0 +1,110 @@
+import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { createMergeWindow, mergedParts } from './merged-parts.ts'
+
+type Part = LanguageModelV4StreamPart
+
+beforeEach(() => void vi.useFakeTimers())
+afterEach(() => void vi.useRealTimers())
+
+const text = (delta: string, id = 'a'): Part => ({ type: 'text-delta', id, delta })
+const start: Part = { type: 'text-start', id: 'a' }
+const end: Part = { type: 'text-end', id: 'a' }
+
+const soon = () => vi.advanceTimersByTimeAsync(0)
+
+/** A merged stream whose source the test feeds, and what has come of it. */
+function open(onPart: (part: Part) => Promise<void> = async () => undefined) {
+  let source: ReadableStreamDefaultController<Part> | undefined
+  const cancelled: unknown[] = []
+  const stream = new ReadableStream<Part>({
+    start: (controller) => void (source = controller),
+    cancel: (reason) => void cancelled.push(reason),
+  })
+  const window = createMergeWindow()
+  const deltas: Part[] = []
+  const merged = mergedParts(stream, { window, onDelta: (part) => deltas.push(part), onPart })
+  const reader = merged.getReader()
+  const got: Part[] = []
+  let failed: unknown
+  const read = (async () => {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done) return
+      got.push(value)
+    }
+  })().catch((error: unknown) => (failed = error))
+  return {
+    window,
+    got,
+    deltas,
+    cancelled,
+    reader,
+    read,
+    failed: () => failed,
+    async feed(...parts: Part[]) {
+      for (const part of parts) source?.enqueue(part)
+      await soon()
+    },
+    close: () => source?.close(),
+    fail: (error: Error) => source?.error(error),
+  }
+}
+
+test('the first delta goes through at once, what follows within the window as one', async () => {
+  const { feed, got, deltas } = open()
+  await feed(start, text('one '), text('two '), text('three '))
+  expect(got).toEqual([start, text('one ')])
+  await vi.advanceTimersByTimeAsync(40)
+  expect(got).toEqual([start, text('one '), text('two three ')])
+  expect(deltas).toEqual([text('one '), text('two three ')])
+})
+
+test('any other part brings what is collected along before it, and begins anew', async () => {
+  const { feed, got } = open()
+  const call: Part = { type: 'tool-call', toolCallId: 'c', toolName: 't', input: '{}' }
+  await feed(start, text('one '), text('two '), end, call, text('three'), text('four', 'b'), text('five', 'b'))
+  expect(got).toEqual([start, text('one '), text('two '), end, call, text('three')])
+  await vi.advanceTimersByTimeAsync(40)
+  expect(got.at(-1)).toEqual(text('fourfive', 'b'))
+})
+
+test('texts of different ids, and deltas with metadata of their own, are not joined', async () => {
+  const { feed, got, close, read } = open()
+  const marked: Part = { type: 'text-delta', id: 'a', delta: 'd', providerMetadata: { openai: { mark: 1 } } }
+  await feed(text('a'), text('b'), text('c', 'other'), text('x'), marked)
+  close()
+  await read
+  expect(got).toEqual([text('a'), text('b'), text('c', 'other'), text('x'), marked])
+})
+
+test('a part is waited for before it goes on; the window grows with the streams of a process', async () => {
+  const stored = Promise.withResolvers<void>()
+  const { feed, got, window } = open(async (part) => (part.type === 'text-end' ? stored.promise : undefined))
+  await feed(text('a'), end)
+  expect(got).toEqual([text('a')])
+  stored.resolve()
+  await soon()
+  expect(got).toEqual([text('a'), end])
+  const close = Array.from({ length: 799 }, () => window.open())
+  expect(window.ms()).toBe(200)
+  for (const each of close) each()
+  expect(window.ms()).toBe(40)
+})
+
+test('when the source breaks, what was collected comes first', async () => {
+  const { feed, got, fail, read, failed } = open()
+  await feed(text('a'), text('b'))
+  fail(new Error('reset'))
+  await read
+  expect([got, failed()]).toEqual([[text('a'), text('b')], new Error('reset')])
+})
+
+test('after a cancel nothing goes on, and the source is told', async () => {
+  const { feed, got, reader, cancelled, window } = open()
+  await feed(text('a'), text('b'))
+  await reader.cancel('enough')
+  await vi.advanceTimersByTimeAsync(100)
+  expect([got, cancelled]).toEqual([[text('a')], ['enough']])
+  expect(window.ms()).toBe(40)
+})
