@@ -99,12 +99,12 @@ test('one error names problems of single variables and of combinations together'
     NODE_ENV: 'production',
     INNGEST_DEV: 'true',
     BULL_BOARD_USER: 'admin',
-    WORKER_HEARTBEAT_MS: '20000',
+    WORKER_HEARTBEAT_MS: '10001',
   })
   expect(problems).toEqual([
     'DATABASE_URL is missing',
     expect.stringMatching(/^LOG_LEVEL /),
-    'WORKER_LOCK_MS must be at least twice WORKER_HEARTBEAT_MS (20000)',
+    'WORKER_LOCK_MS must be at least three times WORKER_HEARTBEAT_MS (10001)',
     expect.stringMatching(/^BULL_BOARD_PASSWORD and BULL_BOARD_USER come together/),
     expect.stringMatching(/^INNGEST_DEV is refused in production/),
     expect.stringMatching(/^REDIS_URL is missing: set it, or REDIS_CLUSTER_NODES, or REDIS_SENTINELS/),

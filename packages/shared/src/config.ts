@@ -77,8 +77,9 @@ const configSchema = environmentSchema.superRefine(
     if (value.REDIS_SENTINELS !== undefined && value.REDIS_SENTINEL_NAME === undefined) {
       problem('REDIS_SENTINEL_NAME', 'is missing: REDIS_SENTINELS needs the name of the master')
     }
-    if (value.WORKER_LOCK_MS < 2 * value.WORKER_HEARTBEAT_MS) {
-      problem('WORKER_LOCK_MS', `must be at least twice WORKER_HEARTBEAT_MS (${value.WORKER_HEARTBEAT_MS})`)
+    // A worker stops its runs one heartbeat before others may take them: with two, one that is a little late would do it.
+    if (value.WORKER_LOCK_MS < 3 * value.WORKER_HEARTBEAT_MS) {
+      problem('WORKER_LOCK_MS', `must be at least three times WORKER_HEARTBEAT_MS (${value.WORKER_HEARTBEAT_MS})`)
     }
     if ((value.BULL_BOARD_USER === undefined) !== (value.BULL_BOARD_PASSWORD === undefined)) {
       problem(

@@ -55,7 +55,7 @@ describe.each(RUNNERS)('the runner %s', (runner, openStage) => {
   beforeAll(async () => {
     raw = await startRawModel()
     // Nothing here waits for a heartbeat.
-    const heartbeat = { WORKER_HEARTBEAT_MS: '60000', WORKER_LOCK_MS: '120000' }
+    const heartbeat = { WORKER_HEARTBEAT_MS: '60000', WORKER_LOCK_MS: '180000' }
     stage = await openStage(raw.baseUrl, { environment: { WORKER_CONCURRENCY: '1', ...heartbeat } })
     await stage.putBot('bot')
   })
