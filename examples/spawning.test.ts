@@ -1,7 +1,8 @@
 import { createOffshoot, type Offshoot } from '@offshoot/shared'
 import type { SpawnContext } from '@offshoot/shared/spawn-context'
+import { waitUntil } from '@offshoot/testing/wait-until'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type ExampleStage, openExampleStage } from './example-stage.ts'
+import { type ExampleStage, openExampleStage, researcher } from './example-stage.ts'
 import * as spawning from './spawning.ts'
 
 let example: ExampleStage
@@ -35,6 +36,22 @@ test('an async spawn is looked at later', async () => {
   expect(await spawning.lookLater(offshoot, alice, 'How loud is Kling?')).toBe('80 decibels.')
 })
 
+test('a running job is looked at: its step, its live text, and the messages so far', async () => {
+  const { id } = await offshoot.spawn(alice, { bot: researcher, message: 'Never end.', mode: 'async' })
+  const look = await waitUntil(async () => {
+    const found = await spawning.lookIn(offshoot, 'alice', id)
+    return found.lastText !== undefined && found
+  })
+  expect(look).toMatchObject({ state: 'running', step: 0, maxSteps: 25, lastText: expect.stringMatching(/^word/) })
+  expect(look.messages).toMatchObject([
+    { role: 'user', parts: [{ type: 'text', text: 'Never end.' }] },
+    { role: 'assistant', parts: [{ type: 'step-start' }, { type: 'text', text: look.lastText }] },
+  ])
+  await offshoot.abort('alice', { jobId: id })
+  expect(await spawning.lookIn(offshoot, 'alice', id)).toMatchObject({ state: 'aborted', messages: [{}, {}] })
+  expect(await spawning.lookIn(offshoot, 'mallory', id)).toEqual({ state: 'failed' })
+})
+
 test('a spawn is aborted', async () => {
   expect(await spawning.changeYourMind(offshoot, alice, 'Never end.')).toMatchObject({ state: 'aborted' })
 })
@@ -42,6 +59,26 @@ test('a spawn is aborted', async () => {
 test('the end of a sync wait aborts the sub-agent, which keeps what it had said', async () => {
   const outcome = await spawning.stopWaiting(offshoot, alice, 'Never end.')
   expect(outcome).toMatchObject({ mode: 'sync', state: 'aborted', reason: 'aborted_by_parent', partial: true })
+})
+
+test('a job that runs out of its time keeps what it had said', async () => {
+  const outcome = await spawning.takeWhatIsThere(offshoot, alice, 'Never end.', 2)
+  expect(outcome).toMatchObject({
+    state: 'failed',
+    reason: 'timeout_total',
+    answer: expect.stringMatching(/^word word /),
+  })
+})
+
+test('of two sub-agents of a job that is aborted the one stays that was to stay', async () => {
+  const parent = await offshoot.spawn(alice, { bot: researcher, message: 'Never end.', mode: 'async' })
+  const below = { ...alice, parentJobId: parent.id, spawnDepth: 1 }
+  const stays = await spawning.startWhatStays(offshoot, below, 'Never end.')
+  const ends = await offshoot.spawn(below, { bot: researcher, message: 'Never end.', mode: 'async' })
+  expect(await parent.abort()).toMatchObject({ state: 'aborted', abortedDescendants: 1 })
+  expect(await ends.await()).toMatchObject({ state: 'aborted', reason: 'aborted_by_parent' })
+  expect(await offshoot.check('alice', { jobId: stays.id })).not.toHaveProperty('reason')
+  expect(await stays.abort('the test is over')).toMatchObject({ state: 'aborted', abortedDescendants: 0 })
 })
 
 test('overrides change model, prompt, steps and tools of one run', async () => {

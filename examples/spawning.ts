@@ -1,4 +1,4 @@
-// What a program does with sub-agents, one function each. docs/guide/spawning.md explains them.
+// What a program does with sub-agents, one function each. docs/guide explains them: spawning.md, checking.md, aborting.md.
 import type { Offshoot } from '@offshoot/shared'
 import type { SpawnContext } from '@offshoot/shared/spawn-context'
 
@@ -17,6 +17,12 @@ export async function lookLater(offshoot: Offshoot, caller: SpawnContext, questi
   return job.state === 'completed' ? job.result : job.progress
 }
 
+export async function lookIn(offshoot: Offshoot, userId: string, jobId: string) {
+  const job = await offshoot.check(userId, { jobId, includePartial: true })
+  const { step, maxSteps, currentTool, lastText } = job.progress ?? {}
+  return { state: job.state, step, maxSteps, currentTool, lastText, messages: job.messages }
+}
+
 export async function changeYourMind(offshoot: Offshoot, caller: SpawnContext, question: string) {
   const handle = await offshoot.spawn(caller, { bot: researcher, message: question, mode: 'async' })
   const { state, partialResult } = await handle.abort('not needed')
@@ -26,6 +32,22 @@ export async function changeYourMind(offshoot: Offshoot, caller: SpawnContext, q
 export async function stopWaiting(offshoot: Offshoot, caller: SpawnContext, question: string) {
   const twoSeconds = AbortSignal.timeout(2_000)
   return offshoot.run(caller, { bot: researcher, message: question }, { signal: twoSeconds })
+}
+
+export async function takeWhatIsThere(
+  offshoot: Offshoot,
+  caller: SpawnContext,
+  question: string,
+  timeoutSeconds: number,
+) {
+  const outcome = await offshoot.run(caller, { bot: researcher, message: question, timeoutSeconds })
+  const { state, reason } = outcome
+  return { state, reason, answer: 'result' in outcome ? outcome.result : outcome.error }
+}
+
+/** In a tool of the parent job `caller` is what `getSpawnContext()` gives. */
+export async function startWhatStays(offshoot: Offshoot, caller: SpawnContext, question: string) {
+  return offshoot.spawn(caller, { bot: researcher, message: question, mode: 'async', onParentEnd: 'continue' })
 }
 
 export async function runItDifferently(offshoot: Offshoot, caller: SpawnContext, question: string) {
