@@ -1,6 +1,7 @@
 // What HTTP adds to the contracts of packages/shared: queries, bodies and answers of the routes.
 import { messageInputSchema, messageOptionsSchema } from '@offshoot/shared/contracts/message'
 import { retryInputSchema } from '@offshoot/shared/contracts/retry'
+import { subtreeTotalsSchema } from '@offshoot/shared/contracts/agent-job'
 import { botRefSchema, botSchema } from '@offshoot/shared/contracts/bot'
 import { checkInputSchema } from '@offshoot/shared/contracts/check'
 import { jobStateSchema, TERMINAL_STATES, waitingOnSchema } from '@offshoot/shared/contracts/job-state'
@@ -107,7 +108,9 @@ export const checkOutputSchema = z.object({
   waitingOn: waitingOnSchema.optional(),
   result: z.string().optional(),
   messages: z.array(uiMessageSchema).optional(),
-  usage: usageSchema.optional(),
+  usage: usageSchema.optional().describe("the job's own, up to now"),
+  costUsd: z.number().nullable().optional().describe("the job's own; null is unknown, which is not 0"),
+  subtree: subtreeTotalsSchema.optional().describe('of the job and all its descendants'),
   steps: z.number().int().optional(),
   error: z.string().optional(),
   partial: z.boolean().optional(),

@@ -1,20 +1,19 @@
 // How a job's row looks from outside. The one place that projects states and turns 64-bit counters into JSON numbers.
 import type { UIMessage } from 'ai'
 import { z } from 'zod'
-import type { AgentJobView } from './contracts/agent-job.ts'
+import type { AgentJobView, SubtreeTotals } from './contracts/agent-job.ts'
 import { isTerminal, projectState, type TerminalState } from './contracts/job-state.ts'
 import { type Reason, reasonSchema } from './contracts/reason.ts'
 import type { SyncSpawnOutput } from './contracts/spawn.ts'
 import { truncateText } from './contracts/truncated-result.ts'
 import { addUsage, type Usage } from './contracts/usage.ts'
 import { type AgentJob, toCount } from './db/agent-jobs.ts'
+import type { JobCounters, SubtreeCounters } from './db/subtree-counters.ts'
 
 const tagsSchema = z.record(z.string(), z.string())
 
-type Counters = 'inputTokens' | 'outputTokens' | 'reasoningTokens' | 'totalTokens'
-
 /** What providers have reported, and the estimate of what was cut. */
-export function jobUsage(job: Pick<AgentJob, Counters | 'estimatedInputTokens' | 'estimatedOutputTokens'>): Usage {
+export function jobUsage(job: Omit<JobCounters, 'costMicroUsd'>): Usage {
   const reported = {
     inputTokens: toCount(job.inputTokens),
     outputTokens: toCount(job.outputTokens),
@@ -33,16 +32,20 @@ export function jobUsage(job: Pick<AgentJob, Counters | 'estimatedInputTokens' |
   })
 }
 
-function toUsd(microUsd: bigint | null): number | null {
+export function toUsd(microUsd: bigint | null): number | null {
   const count = toCount(microUsd)
   return count === null ? null : count / 1_000_000
+}
+
+export function toTotals({ jobs, ...counters }: SubtreeCounters): SubtreeTotals {
+  return { jobs, usage: jobUsage(counters), costUsd: toUsd(counters.costMicroUsd) }
 }
 
 export function jobReason(job: Pick<AgentJob, 'reason'>): Reason {
   return reasonSchema.catch('internal').parse(job.reason)
 }
 
-export function toJobView(job: AgentJob): AgentJobView {
+export function toJobView(job: AgentJob, subtree?: SubtreeTotals): AgentJobView {
   return {
     jobId: job.id,
     bot: job.botLabel,
@@ -63,6 +66,7 @@ export function toJobView(job: AgentJob): AgentJobView {
     maxSteps: job.maxSteps,
     usage: jobUsage(job),
     costUsd: toUsd(job.costMicroUsd),
+    ...(subtree === undefined ? {} : { subtree }),
     partial: job.partial,
     ...(job.error === null ? {} : { error: job.error }),
     createdAt: job.createdAt.toISOString(),

@@ -3,7 +3,7 @@ import type { ToolSet } from 'ai'
 import { type AgentHandle, type AgentOutcome, createAgentHandle, refusedHandle } from './agent-handle.ts'
 import { type AbortInput, abortInputSchema, type AbortOutput } from './contracts/abort.ts'
 import { type AgentJobView, listInputSchema } from './contracts/agent-job.ts'
-import { type CheckInput, checkInputSchema, type CheckOutput } from './contracts/check.ts'
+import { checkInputSchema, type CheckOutput } from './contracts/check.ts'
 import { programSpawnInputSchema } from './contracts/spawn.ts'
 import { loadConfig } from './config.ts'
 import { storedText } from './db/stored-value.ts'
@@ -12,7 +12,7 @@ import { createExtensions, type ExtensionsInput, loadExtensions } from './extens
 import type { LayerWriteOptions, StoredLayerState } from './layers.ts'
 import { createLogger, type Logger } from './logger.ts'
 import { abortAgent } from './operations/abort-agent.ts'
-import { checkAgent, findReadableJob } from './operations/check-agent.ts'
+import { checkAgentWithTotals, findReadableJob } from './operations/check-agent.ts'
 import { type LayerAddress, readLayer, setLayer } from './operations/layer-state.ts'
 import { listAgents } from './operations/list-agents.ts'
 import type { SpawnOrigin } from './operations/prepare-spawn.ts'
@@ -186,7 +186,7 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
       }
     },
     check: async (userId, input) =>
-      checkAgent(runtime, await readerOf(storedText(userId)), checkInputSchema.parse(input) satisfies CheckInput),
+      checkAgentWithTotals(runtime, await readerOf(storedText(userId)), checkInputSchema.parse(input)),
     abort: async (userId, input) =>
       abortAgent(runtime, await readerOf(storedText(userId)), abortInputSchema.parse(input), storedText(userId)),
     layerState: async (userId, of, layerId) =>

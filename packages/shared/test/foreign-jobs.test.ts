@@ -6,7 +6,7 @@ import { listInputSchema } from '../src/contracts/agent-job.ts'
 import type { AgentJob, ClaimedJob } from '../src/db/agent-jobs.ts'
 import { newId } from '../src/ids.ts'
 import { abortAgent } from '../src/operations/abort-agent.ts'
-import { checkAgent } from '../src/operations/check-agent.ts'
+import { checkAgent, checkAgentWithTotals } from '../src/operations/check-agent.ts'
 import { listAgents, readTree } from '../src/operations/list-agents.ts'
 import { messageAgent } from '../src/operations/message-agent.ts'
 import type { JobReader } from '../src/operations/readable-jobs.ts'
@@ -45,6 +45,7 @@ async function answersOf(reader: JobReader, jobId: string): Promise<string> {
   const answers = [
     await check(reader, jobId),
     await checkAgent(stage.runtime, reader, { jobId, includePartial: false, waitSeconds: 30 }),
+    await checkAgentWithTotals(stage.runtime, reader, { jobId, includePartial: true, waitSeconds: 0 }),
     await abortAgent(stage.runtime, reader, { jobId, reason: 'mine now' }, 'mallory'),
     await readTree(stage.runtime, reader, jobId),
     await messageAgent(stage.runtime, reader, { jobId, message: 'mine now' }, 'mallory'),

@@ -1,5 +1,5 @@
 // Agent jobs over HTTP: spawn, look, follow, abort.
-import { toJobView, toSyncOutput } from '@offshoot/shared/agent-views'
+import { toSyncOutput } from '@offshoot/shared/agent-views'
 import { listInputSchema } from '@offshoot/shared/contracts/agent-job'
 import { isJobNotFound } from '@offshoot/shared/contracts/check'
 import { isTerminal } from '@offshoot/shared/contracts/job-state'
@@ -7,11 +7,12 @@ import { type ProgramSpawnInput, programSpawnInputSchema } from '@offshoot/share
 import type { AgentJob } from '@offshoot/shared/db/agent-jobs'
 import { loadJobMessages } from '@offshoot/shared/db/convos'
 import { abortAgent } from '@offshoot/shared/operations/abort-agent'
-import { checkAgent, findReadableJob } from '@offshoot/shared/operations/check-agent'
+import { checkAgentWithTotals, findReadableJob } from '@offshoot/shared/operations/check-agent'
 import { listAgents, readTree } from '@offshoot/shared/operations/list-agents'
 import { asyncOutput, spawnAgent } from '@offshoot/shared/operations/spawn-agent'
 import { messageAgent } from '@offshoot/shared/operations/message-agent'
 import { retryAgent } from '@offshoot/shared/operations/retry-agent'
+import { viewJob } from '@offshoot/shared/operations/subtree-totals'
 import { waitForAgent } from '@offshoot/shared/operations/wait-for-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { type Request, type Response, Router } from 'express'
@@ -85,7 +86,7 @@ export function agentRoutes(runtime: Runtime, openRequests: OpenRequests): Route
 
   router.get('/:jobId', async (request, response) => {
     const input = { ...readQuery(checkQuerySchema, request), jobId: readId(request, 'jobId', 'job') }
-    const output = await checkAgent(runtime, readerOf(request), input, openRequests.signalOf(response))
+    const output = await checkAgentWithTotals(runtime, readerOf(request), input, openRequests.signalOf(response))
     if (isJobNotFound(output)) throw notFound('job')
     response.json(output satisfies z.infer<typeof checkOutputSchema>)
   })
@@ -129,7 +130,7 @@ export function agentRoutes(runtime: Runtime, openRequests: OpenRequests): Route
   router.post('/:jobId/retry', async (request, response) => {
     const input = { ...readBody(retryBodySchema, request), jobId: readId(request, 'jobId', 'job') }
     const answer = await retryAgent(runtime, readerOf(request), input, callerOf(request).userId)
-    response.status(202).json(toJobView(retriedJob(answer)))
+    response.status(202).json(await viewJob(runtime, retriedJob(answer)))
   })
 
   return router
@@ -153,7 +154,7 @@ async function answerSync(
 ): Promise<void> {
   const job = await waitForAgent(runtime, jobId, { limitMs: waitMs, signal })
   if (job === null) throw notFound('job')
-  if (!isTerminal(job.state)) response.status(202).json(toJobView(job))
+  if (!isTerminal(job.state)) response.status(202).json(await viewJob(runtime, job))
   else
     response.json(
       toSyncOutput(job, await loadJobMessages(runtime.database, job)) satisfies z.infer<typeof syncSpawnSchema>,

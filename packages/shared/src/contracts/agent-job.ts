@@ -3,6 +3,14 @@ import { jobStateSchema, waitingOnSchema } from './job-state.ts'
 import { reasonSchema } from './reason.ts'
 import { usageSchema } from './usage.ts'
 
+/** What a job and all its descendants have used up to now, whether they run, have completed, failed or been aborted. */
+export const subtreeTotalsSchema = z.object({
+  jobs: z.number().int().describe('the job itself included'),
+  usage: usageSchema.describe('each model call counts once'),
+  costUsd: z.number().nullable().describe('of the calls whose price is known; null: of none'),
+})
+export type SubtreeTotals = z.infer<typeof subtreeTotalsSchema>
+
 /** A job as lists and trees show it. */
 export const agentJobViewSchema = z.object({
   jobId: z.string(),
@@ -22,8 +30,9 @@ export const agentJobViewSchema = z.object({
   attempt: z.number().int(),
   steps: z.number().int(),
   maxSteps: z.number().int(),
-  usage: usageSchema,
-  costUsd: z.number().nullable(),
+  usage: usageSchema.describe("the job's own"),
+  costUsd: z.number().nullable().describe("the job's own; null is unknown, which is not 0"),
+  subtree: subtreeTotalsSchema.optional().describe('of the job and all its descendants'),
   partial: z.boolean(),
   error: z.string().optional(),
   createdAt: z.string(),
@@ -49,8 +58,6 @@ export const agentJobPageSchema = z.object({ jobs: z.array(agentJobViewSchema), 
 export type AgentJobPage = z.infer<typeof agentJobPageSchema>
 
 /** A job of a tree: own usage, and that of itself and all its descendants. */
-export const agentTreeJobSchema = agentJobViewSchema.extend({
-  subtree: z.object({ jobs: z.number().int(), usage: usageSchema, costUsd: z.number().nullable() }),
-})
+export const agentTreeJobSchema = agentJobViewSchema.extend({ subtree: subtreeTotalsSchema })
 export const agentTreeSchema = z.object({ rootJobId: z.string(), jobs: z.array(agentTreeJobSchema) })
 export type AgentTreeView = z.infer<typeof agentTreeSchema>

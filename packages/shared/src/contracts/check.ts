@@ -1,5 +1,6 @@
 import type { UIMessage } from 'ai'
 import { z } from 'zod'
+import type { SubtreeTotals } from './agent-job.ts'
 import type { JobState, WaitingOn } from './job-state.ts'
 import type { Reason } from './reason.ts'
 import type { Usage } from './usage.ts'
@@ -38,7 +39,12 @@ export type CheckOutput = {
   /** True where `result` is only the head and tail of the job's result, as a running job gets it. */
   resultTruncated?: true
   messages?: UIMessage[]
+  /** The job's own. */
   usage?: Usage
+  /** The job's own, as programs get it; null is unknown. */
+  costUsd?: number | null
+  /** Of the job and all its descendants, as programs get it. */
+  subtree?: SubtreeTotals
   steps?: number
   error?: string
   partial?: boolean

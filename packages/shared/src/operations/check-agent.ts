@@ -1,6 +1,6 @@
 import { type UIMessage } from 'ai'
 import { agentMessageParts } from '../agent-message.ts'
-import { jobReason, jobUsage } from '../agent-views.ts'
+import { jobReason, jobUsage, toUsd } from '../agent-views.ts'
 import { type CheckInput, type CheckOutput, jobNotFound, type JobProgress } from '../contracts/check.ts'
 import { isTerminal, projectState } from '../contracts/job-state.ts'
 import { tailOf } from '../contracts/text.ts'
@@ -13,6 +13,7 @@ import { ANSWER_LIMIT_MS } from '../queue/redis.ts'
 import type { Runtime } from '../runtime.ts'
 import { withLimit } from '../with-limit.ts'
 import { type JobReader, readableJobs } from './readable-jobs.ts'
+import { readSubtreeTotals } from './subtree-totals.ts'
 import { waitForAgent } from './wait-for-agent.ts'
 
 /** How much of the live text is shown. */
@@ -28,16 +29,39 @@ export async function checkAgent(
   input: CheckInput,
   signal?: AbortSignal,
 ): Promise<CheckOutput> {
-  let job = await findReadableJob(runtime, reader, input.jobId)
+  const job = await findAfterWait(runtime, reader, input, signal)
+  return job === null ? jobNotFound(input.jobId) : describeJob(runtime, job, input.includePartial)
+}
+
+/** The same for people and programs: with what the job and its subtree have used up to now. */
+export async function checkAgentWithTotals(
+  runtime: Runtime,
+  reader: JobReader,
+  input: CheckInput,
+  signal?: AbortSignal,
+): Promise<CheckOutput> {
+  const job = await findAfterWait(runtime, reader, input, signal)
   if (job === null) return jobNotFound(input.jobId)
-  if (input.waitSeconds > 0 && !isTerminal(job.state)) {
-    job =
-      (await waitForAgent(runtime, job.id, {
-        limitMs: input.waitSeconds * 1_000,
-        ...(signal === undefined ? {} : { signal }),
-      })) ?? job
+  const subtree = (await readSubtreeTotals(runtime, [job.id])).get(job.id)
+  return {
+    ...(await describeJob(runtime, job, input.includePartial)),
+    usage: jobUsage(job),
+    costUsd: toUsd(job.costMicroUsd),
+    ...(subtree === undefined ? {} : { subtree }),
   }
-  return describeJob(runtime, job, input.includePartial)
+}
+
+/** The job as it stands when it has ended or the wait is over. */
+async function findAfterWait(
+  runtime: Runtime,
+  reader: JobReader,
+  { jobId, waitSeconds }: CheckInput,
+  signal: AbortSignal | undefined,
+): Promise<AgentJob | null> {
+  const job = await findReadableJob(runtime, reader, jobId)
+  if (job === null || waitSeconds === 0 || isTerminal(job.state)) return job
+  const wait = { limitMs: waitSeconds * 1_000, ...(signal === undefined ? {} : { signal }) }
+  return (await waitForAgent(runtime, job.id, wait)) ?? job
 }
 
 export async function findReadableJob(

@@ -1,20 +1,20 @@
-import { toJobView } from '../agent-views.ts'
+import { toJobView, toTotals } from '../agent-views.ts'
 import type { AgentJobPage, AgentTreeView, ListInput } from '../contracts/agent-job.ts'
 import { LIVE_STATES, projectState, TERMINAL_STATES } from '../contracts/job-state.ts'
 import type { ListAgentsInput, ListAgentsOutput } from '../contracts/list-agents.ts'
 import { tailOf } from '../contracts/text.ts'
-import { addUsage, UNKNOWN_USAGE, type Usage } from '../contracts/usage.ts'
-import type { AgentJob } from '../db/agent-jobs.ts'
 import type { Prisma } from '../db/generated/client.ts'
 import { loadLastText } from '../db/journal.ts'
+import { addCounters } from '../db/subtree-counters.ts'
 import { storable } from '../db/stored-value.ts'
 import type { Runtime } from '../runtime.ts'
 import { findReadableJob, readLiveText } from './check-agent.ts'
 import { type JobReader, readableJobs } from './readable-jobs.ts'
+import { viewJobs } from './subtree-totals.ts'
 
 /** The reader's jobs, newest first. The cursor is the last job's id. */
 export async function listAgents(
-  { database }: Pick<Runtime, 'database'>,
+  runtime: Pick<Runtime, 'database'>,
   reader: JobReader,
   asked: ListInput,
 ): Promise<AgentJobPage> {
@@ -28,7 +28,7 @@ export async function listAgents(
   if (input.parentConvoId !== undefined) filters.push({ parentConvoId: input.parentConvoId })
   if (input.ownerId !== undefined) filters.push({ ownerId: input.ownerId })
   if (input.cursor !== undefined) filters.push({ id: { lt: input.cursor } })
-  const rows = await database.agentJob.findMany({
+  const rows = await runtime.database.agentJob.findMany({
     where: { AND: filters },
     orderBy: { id: 'desc' },
     take: input.limit + 1,
@@ -36,7 +36,7 @@ export async function listAgents(
   const jobs = rows.slice(0, input.limit)
   const last = jobs.at(-1)
   return {
-    jobs: jobs.map(toJobView),
+    jobs: await viewJobs(runtime, jobs),
     ...(rows.length > input.limit && last !== undefined ? { nextCursor: last.id } : {}),
   }
 }
@@ -93,16 +93,11 @@ export async function readTree(
     orderBy: { id: 'asc' },
   })
   const jobs = [top, ...descendants]
-  return { rootJobId: top.rootJobId, jobs: jobs.map((job) => ({ ...toJobView(job), subtree: totalsOf(job, jobs) })) }
-}
-
-function totalsOf(job: AgentJob, jobs: readonly AgentJob[]): AgentTreeView['jobs'][number]['subtree'] {
-  const subtree = jobs.filter((each) => each.id === job.id || each.ancestorIds.includes(job.id)).map(toJobView)
-  const usage = subtree.map((each) => each.usage).reduce<Usage>(addUsage, UNKNOWN_USAGE)
-  const costs = subtree.map((each) => each.costUsd).filter((cost) => cost !== null)
   return {
-    jobs: subtree.length,
-    usage,
-    costUsd: costs.length === 0 ? null : costs.reduce((sum, cost) => sum + cost, 0),
+    rootJobId: top.rootJobId,
+    jobs: jobs.map((job) => {
+      const subtree = jobs.filter((each) => each.id === job.id || each.ancestorIds.includes(job.id))
+      return { ...toJobView(job), subtree: toTotals(addCounters(subtree)) }
+    }),
   }
 }
