@@ -310,7 +310,7 @@ describe('what a retry refuses', () => {
       const answers = await Promise.all([retry(id), retry(id)])
       expect(answers.map((answer) => answer.kind).sort()).toEqual(['refused', 'retried'])
       expect(await readJob(stage, id)).toMatchObject({ state: 'pending', generation: 2, deliverySeq: 2 })
-      expect(await eventsOf(stage, id)).toEqual(['spawned', 'ended', 'retried'])
+      expect(await eventsOf(stage, id)).toEqual(['spawned', 'ended', 'retried', 'refused'])
     }
   })
 

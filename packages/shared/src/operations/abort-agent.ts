@@ -8,6 +8,7 @@ import type { Runtime } from '../runtime.ts'
 import { findReadableJob } from './check-agent.ts'
 import { type AbortWish, endSubtree, endUnheld, storeWish } from './finish-agent.ts'
 import type { JobReader } from './readable-jobs.ts'
+import { recordRefusal } from './refusals.ts'
 import { lockTree, transact } from './transact.ts'
 import { waitForAgent } from './wait-for-agent.ts'
 
@@ -22,8 +23,14 @@ export async function abortAgent(
   actorId: string,
 ): Promise<AbortOutput> {
   const found = await findReadableJob(runtime, reader, input.jobId)
-  if (found === null) return { ...jobNotFound(input.jobId), abortedDescendants: 0 }
   const byParent = 'runningJobId' in reader
+  if (found === null) {
+    const unknown = jobNotFound(input.jobId)
+    // Only a running job's own history says that it asked for what is not below it.
+    if (byParent)
+      await recordRefusal(runtime, { jobId: reader.runningJobId, actorId, what: 'abort', error: unknown.error })
+    return { ...unknown, abortedDescendants: 0 }
+  }
   const { job, abortedDescendants } = await requestAbort(runtime, found, {
     by: actorId,
     reason: byParent ? 'aborted_by_parent' : 'aborted_by_user',

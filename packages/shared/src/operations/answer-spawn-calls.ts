@@ -11,6 +11,7 @@ import { isTerminal } from '../contracts/job-state.ts'
 import { toParentOutput } from '../agent-views.ts'
 import type { Runtime } from '../runtime.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
+import { refusedEvent } from './refusals.ts'
 import { asyncOutput, insertSpawn, refusedOutput } from './spawn-agent.ts'
 import { lockTree, transact, type Tx } from './transact.ts'
 
@@ -85,7 +86,9 @@ async function answerCall(
     ('refused' in call.prepared ? call.prepared : await insertSpawn(runtime, tx, call.prepared))
   let output: SpawnOutput
   if ('refused' in child) {
-    tx.record({ jobId: job.claim.jobId, kind: 'refused', data: { step: job.step, reason: child.reason } })
+    const { userId: actorId } = job.originOf(call.toolCallId)
+    const { reason, error } = child
+    tx.record(refusedEvent({ jobId: job.claim.jobId, actorId, what: 'spawn', step: job.step, reason, error }))
     output = refusedOutput({ mode }, child)
   } else if (child.mode === 'async') output = asyncOutput(child)
   else if (isTerminal(child.state)) output = toParentOutput(child)

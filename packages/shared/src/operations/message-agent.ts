@@ -8,6 +8,7 @@ import { createWaker } from '../waker.ts'
 import { findReadableJob } from './check-agent.ts'
 import { messageKey } from './inbox-key.ts'
 import type { JobReader } from './readable-jobs.ts'
+import { recordRefusal, refusedEvent } from './refusals.ts'
 import { insertSteer } from './steer-agent.ts'
 import { lockTree, transact } from './transact.ts'
 
@@ -26,16 +27,33 @@ export async function messageAgent(
   { messageId, waitSeconds = 0, signal }: Partial<MessageOptions> & { signal?: AbortSignal } = {},
 ): Promise<MessageReceipt> {
   const job = await findReadableJob(runtime, reader, jobId)
-  if (job === null) return { accepted: false, reason: jobNotFound(jobId).error }
+  if (job === null) return refuseUnknown(runtime, reader, jobId, actorId)
   const key = messageKey(job.id, messageId ?? newId())
   if ((await readReceipt(runtime, key)) === undefined) {
     const taken = await transact(runtime, async (tx) => {
       await lockTree(tx, job.rootJobId)
-      return insertSteer(tx, job.id, { key, text: message, actorId })
+      const steer = await insertSteer(tx, job.id, { key, text: message, actorId })
+      if (steer === null) tx.record(refusedEvent({ jobId: job.id, actorId, what: 'message', error: ENDED }))
+      return steer
     })
-    if (taken === null) return { accepted: false, reason: 'The job has ended; nobody reads messages to it any more.' }
+    if (taken === null) return { accepted: false, reason: ENDED }
   }
   return waitForReceipt(runtime, key, { limitMs: waitSeconds * 1_000, ...(signal === undefined ? {} : { signal }) })
+}
+
+const ENDED = 'The job has ended; nobody reads messages to it any more.'
+
+/** Only a running job's own history says that it asked for what is not below it. */
+async function refuseUnknown(
+  runtime: Runtime,
+  reader: JobReader,
+  jobId: string,
+  actorId: string,
+): Promise<MessageReceipt> {
+  const { error } = jobNotFound(jobId)
+  if ('runningJobId' in reader)
+    await recordRefusal(runtime, { jobId: reader.runningJobId, actorId, what: 'message', error })
+  return { accepted: false, reason: error }
 }
 
 async function waitForReceipt(

@@ -14,6 +14,7 @@ import { refuse, type Refusal } from './prepare-spawn.ts'
 import type { JobReader } from './readable-jobs.ts'
 import { checkUserCap } from './spawn-agent.ts'
 import type { Runtime } from '../runtime.ts'
+import { recordRefusal, refusedEvent } from './refusals.ts'
 import { lockTree, transact, type Tx } from './transact.ts'
 
 export type RetryAnswer =
@@ -37,11 +38,17 @@ export async function retryAgent(
   try {
     return await transact(runtime, async (tx) => {
       await lockTree(tx, found.rootJobId)
-      return retryInTransaction(runtime, tx, found.id, input, actorId)
+      const answer = await retryInTransaction(runtime, tx, found.id, input, actorId)
+      if (answer.kind === 'refused') {
+        const { reason, error } = answer.refusal
+        tx.record(refusedEvent({ jobId: found.id, actorId, what: 'retry', reason, error }))
+      }
+      return answer
     })
   } catch (error) {
     // A convo has one live turn: another one has begun since.
     if (!isUniqueViolation(error)) throw error
+    await recordRefusal(runtime, { jobId: found.id, actorId, what: 'retry', error: 'The convo has a live turn.' })
     return { kind: 'busy' }
   }
 }

@@ -18,6 +18,7 @@ import type { Runtime } from '../runtime.ts'
 import { checkBudgets, toMicroUsd, toTokens } from './budget.ts'
 import { priorityOfNewJob, tellDelivery } from './deliver.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
+import { recordRefusal } from './refusals.ts'
 import { lockTree, lockUsers, transact, transactDirect, type TransactRuntime, type Tx } from './transact.ts'
 
 export type SpawnAnswer =
@@ -33,7 +34,12 @@ export async function spawnAgent(
   input: ProgramSpawnInput,
 ): Promise<SpawnAnswer> {
   const answer = await trySpawn(runtime, origin, input)
-  if (answer.kind === 'refused') runtime.metrics.countRefusal(answer.refusal.reason)
+  if (answer.kind !== 'refused') return answer
+  const { reason, error } = answer.refusal
+  runtime.metrics.countRefusal(reason)
+  const { parent, userId: actorId } = origin
+  if (parent !== undefined)
+    await recordRefusal(runtime, { jobId: parent.jobId, actorId, what: 'spawn', step: parent.step, reason, error })
   return answer
 }
 
