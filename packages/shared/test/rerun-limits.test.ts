@@ -131,8 +131,31 @@ describe('a retry', () => {
     const { deadlineAt } = await readJob(stage, parent.id)
     expect(await retry(child, { timeoutSeconds: 80_000 })).toMatchObject({ kind: 'retried' })
     const again = await readJob(stage, child.id)
-    expect(Math.abs(again.deadlineAt.getTime() - deadlineAt.getTime())).toBeLessThan(100)
+    expect(again.deadlineAt).toEqual(deadlineAt)
     expect(again.timeoutMs).toBeLessThanOrEqual(1_000_000)
+  })
+
+  test('SEC-4: of a child gets no larger budget than those above leave it, its own spend counted in', async () => {
+    const parent = await claimed(newUser(), { budget: { maxTotalTokens: 1_000 } })
+    const child = await failedChild(parent, { budget: { maxTotalTokens: 100 } })
+    const { database } = stage.runtime
+    await database.agentJob.update({ where: { id: child.id }, data: { totalTokens: 90n, estimatedInputTokens: 10n } })
+    await database.agentJob.update({ where: { id: parent.id }, data: { totalTokens: 300n } })
+    expect(await retry(child, { budget: { maxTotalTokens: 701 } })).toMatchObject({
+      kind: 'refused',
+      refusal: {
+        reason: 'budget',
+        error:
+          'budget.maxTotalTokens 701 is more than the 700 tokens that the budgets above allow the job in all. Ask for less, or leave it out.',
+      },
+    })
+    expect(await retry(child, { budget: { maxTotalTokens: 700 } })).toMatchObject({ kind: 'retried' })
+    // Nor one in money that could not be kept.
+    const other = await failedChild(parent, {}, 1)
+    expect(await retry(other, { budget: { maxCostUsd: 1 } })).toMatchObject({
+      kind: 'refused',
+      refusal: { reason: 'budget', error: expect.stringContaining('The price of openai:gpt-5 is not known') },
+    })
   })
 
   test.each(['failed', 'aborted', 'completed'] as const)(

@@ -69,7 +69,7 @@ const CASES: Case[] = [
     { input: { wakeIdleParent: true }, words: 'wakeIdleParent is only valid with notifyParent' },
   ].map((each) => ({ what: each.words, reason: 'invalid_request' as const, ...each })),
   {
-    what: 'a spawn from depth 3',
+    what: 'SEC-4: a spawn from depth 3',
     input: {},
     origin: { depth: 3 },
     reason: 'depth_limit',
@@ -242,6 +242,8 @@ test('SEC-4: a child ends no later than its parent', async () => {
   const parent = await claimNext(stage.runtime, (await spawnJob(stage.runtime, 'deadline', { timeoutSeconds: 60 })).id)
   const { children } = await spawnChildren(stage.runtime, parent, [{ timeoutSeconds: 3_600 }, { timeoutSeconds: 5 }])
   expect(children.map((child) => child.timeoutMs)).toEqual([60_000, 5_000])
+  // Not by a millisecond, however long the spawn has waited for its locks.
+  expect(children[0]?.deadlineAt).toEqual(parent.deadlineAt)
 })
 
 /** Spawns one more child of a running job and says what came out, with what it left behind. */

@@ -31,9 +31,10 @@ export async function reserveForCall(
   const characters = JSON.stringify(prompt).length + (tools === undefined ? 0 : JSON.stringify(tools).length)
   const inputTokens = Math.ceil(characters / CHARACTERS_A_TOKEN)
   const outputTokens = maxOutputTokens ?? ASSUMED_OUTPUT_TOKENS
+  const cost = costMicroUsd(price, { inputTokens, outputTokens })
   const estimate = {
     tokens: BigInt(inputTokens + outputTokens),
-    costMicroUsd: BigInt(costMicroUsd(price, { inputTokens, outputTokens }) ?? 0),
+    costMicroUsd: cost === null ? null : BigInt(cost),
   }
   const answer = await untilPostgresAnswers(() => reserveBudget(runtime, job, claim, estimate), {
     stopSwitch,

@@ -96,7 +96,7 @@ test('COST-2: a child spends the budget above it, and a spawn under a spent one 
   expect(tree?.jobs.map((job) => job.subtree.usage.totalTokens)).toEqual([5_015, 5_000])
 })
 
-test('COST-2: a budget that is larger than what is left above it is refused by name', async () => {
+test('COST-2 SEC-4: a budget that is larger than what is left above it is refused by name', async () => {
   raw.answer('small', ticking)
   const { id, convoId, rootJobId } = await spawnRoot(stage, 'bot', 'small', { budget: { maxTotalTokens: 1_000 } })
   const parent = {
@@ -164,16 +164,15 @@ test('a job waits, holding nothing, while others have reserved what is left', as
     },
     says('shared'),
   )
+  // Whichever starts first holds the rest until the other one has to wait for it.
   const held = Promise.withResolvers<undefined>()
-  raw.answer('hold', async (reply) => {
+  const holds: RawScript = async (reply) => {
     reply.text('holding')
     await held.promise
     reply.finish()
-  })
-  raw.answer('queue up', async (reply) => {
-    reply.text('queued')
-    reply.finish()
-  })
+  }
+  raw.answer('hold', holds)
+  raw.answer('queue up', holds)
   const root = await spawnRoot(stage, 'bot', 'share', { budget: { maxTotalTokens: 3_000 } })
   const waiting = await waitUntil(async () =>
     (await childrenOf(stage, root.id)).find((child) => child.waitingOn === 'retry'),
@@ -200,6 +199,21 @@ describe('prices', () => {
       reason: 'budget',
       error: 'The budget of this job is spent: 0.003 of 0.003 US dollars.',
     })
+  })
+
+  test('SEC-4: a worker that does not know the price starts no call under a budget in money', async () => {
+    raw.answer('no price here', says('never said'))
+    const lane = stage.runtime.deliveries.lane('default')
+    await lane.pause()
+    const { id } = await spawnRoot(stage, 'bot', 'no price here', { budget: { maxTotalTokens: 50_000 } })
+    await stage.runtime.database.agentJob.update({ where: { id }, data: { maxCostMicroUsd: 1_000_000n } })
+    await lane.resume()
+    expect(await endOf(stage, id)).toMatchObject({
+      state: 'failed',
+      reason: 'budget',
+      error: 'The price of its model is not known here, so its budget in money cannot be kept.',
+    })
+    expect(raw.requests('no price here')).toEqual([])
   })
 
   test('a budget in money is refused for a model whose price is not known', async () => {

@@ -195,6 +195,13 @@ export async function parkJob(db: Queryable, claim: Claim & ReleasedClaim, parkT
   return changed === 1
 }
 
+/** A job's deadline, inside a statement; null, which `least` passes over, for no job. */
+export function deadlineOf(jobId: string | null | Sql): Sql {
+  return jobId === null
+    ? sql`null`
+    : sql`(select other."deadlineAt" from "offshoot"."AgentJob" other where other."id" = ${jobId})`
+}
+
 /** Milliseconds until a job's deadline by Postgres's clock; at least 1, so that what gets them still has a limit. */
 export async function readDeadlineMsLeft(db: Queryable, jobId: string): Promise<number> {
   const rows = await db.$queryRaw<{ msLeft: number }[]>(sql`

@@ -2,6 +2,7 @@
 // nothing can be charged twice or forgotten. Read and reserve under the tree's lock (operations/budget.ts).
 import type { Claim } from './agent-jobs.ts'
 import { type Queryable, sql } from './database.ts'
+import { readSubtreeCounters } from './subtree-counters.ts'
 
 /** Tokens, and micro-dollars where they are known. */
 export interface Spend {
@@ -54,6 +55,16 @@ export async function readBudgets(
     spent: { tokens: row.spentTokens, costMicroUsd: row.spentCost },
     reserved: { tokens: row.reservedTokens, costMicroUsd: row.reservedCost },
   }))
+}
+
+/** What a job's subtree has spent. */
+export async function readSpend(db: Queryable, jobId: string): Promise<Spend> {
+  const counters = (await readSubtreeCounters(db, [jobId])).get(jobId)
+  return {
+    tokens:
+      (counters?.totalTokens ?? 0n) + (counters?.estimatedInputTokens ?? 0n) + (counters?.estimatedOutputTokens ?? 0n),
+    costMicroUsd: counters?.costMicroUsd ?? 0n,
+  }
 }
 
 /** Notes what the model call that is about to start may spend; its settling and every end of the attempt clear it. */

@@ -1,5 +1,6 @@
 // The rows that a spawn makes, those of many spawns in one statement: the tree of a root, the convo with its first message,
 // and the job.
+import { deadlineOf } from './agent-jobs.ts'
 import { newId } from '../ids.ts'
 import { sql } from './database.ts'
 import type { Statements } from './direct-sql.ts'
@@ -53,7 +54,7 @@ const columns = Prisma.raw(COLUMNS.map((name) => `"${name}"`).join(', '))
 
 /**
  * Inserts the jobs, each in a convo of its own that begins with its message, and counts them in their trees; a root brings
- * its tree. Their time begins now, by Postgres's clock. Answers the rows in the order of `spawns`.
+ * its tree. Their time begins now, by Postgres's clock, and ends no later than a parent's. Answers the rows in the order of `spawns`.
  */
 export async function insertSpawns(db: Statements, spawns: readonly NewSpawn[]): Promise<AgentJob[]> {
   const jobs = spawns.map(({ job }) => job)
@@ -76,8 +77,9 @@ export async function insertSpawns(db: Statements, spawns: readonly NewSpawn[]):
       ) message ("id", "convoId", "ownerId", "seq", "parts")
     )
     insert into "offshoot"."AgentJob" (${columns}, "journalFormat", "deadlineAt")
-    select ${columns}, ${STORED_FORMAT}::int, clock_timestamp() + make_interval(secs => "timeoutMs" / 1000.0)
-    from json_populate_recordset(null::"offshoot"."AgentJob", ${JSON.stringify(jobs, bigintAsText)}::json)
+    select ${columns}, ${STORED_FORMAT}::int,
+      least(clock_timestamp() + make_interval(secs => "timeoutMs" / 1000.0), ${deadlineOf(sql`new."parentJobId"`)})
+    from json_populate_recordset(null::"offshoot"."AgentJob", ${JSON.stringify(jobs, bigintAsText)}::json) new
     returning *`)
   const byId = new Map(rows.map((row) => [row.id, row]))
   return jobs.flatMap(({ id }) => byId.get(id) ?? [])

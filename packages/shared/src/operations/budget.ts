@@ -3,7 +3,7 @@
 // overspend by no more than what is in flight: a call starts while spent + reserved < maximum, and reserves its estimate
 // or what is left, whichever is less. Only a budget that is spent ends a job; one that is merely reserved makes it wait.
 import type { AgentJob, Claim } from '../db/agent-jobs.ts'
-import { type BudgetStand, readBudgets, type Spend, storeReservation } from '../db/budgets.ts'
+import { type BudgetStand, readBudgets, readSpend, type Spend, storeReservation } from '../db/budgets.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
 import { lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
 
@@ -15,23 +15,31 @@ export type ReserveAnswer =
   /** The claim is gone. */
   | { kind: 'lost' }
 
-/** Reserves `estimate` for the next model call of a running job, in its own budget and those above it. */
+/**
+ * Reserves `estimate` for the next model call of a running job, in its own budget and those above it. A cost that is null
+ * is not known, and no budget in money lets such a call start.
+ */
 export async function reserveBudget(
   runtime: TransactRuntime,
   job: Pick<AgentJob, 'id' | 'rootJobId' | 'ancestorIds'>,
   claim: Claim,
-  estimate: Spend,
+  estimate: { tokens: bigint; costMicroUsd: bigint | null },
 ): Promise<ReserveAnswer> {
   return transact(runtime, async (tx) => {
     await lockTree(tx, job.rootJobId)
     const budgets = await readBudgets(tx.db, [job.id, ...job.ancestorIds], job.id)
     const spent = budgets.find(isSpent)
     if (spent !== undefined) return { kind: 'spent', error: describeSpent(spent, job.id) }
+    if (estimate.costMicroUsd === null && budgets.some((budget) => budget.maxCostMicroUsd !== null))
+      return {
+        kind: 'spent',
+        error: 'The price of its model is not known here, so its budget in money cannot be kept.',
+      }
     const left = leastLeft(budgets)
     if (left.tokens <= 0n || left.costMicroUsd <= 0n) return { kind: 'busy' }
     const reservation = {
       tokens: least(estimate.tokens, left.tokens),
-      costMicroUsd: least(estimate.costMicroUsd, left.costMicroUsd),
+      costMicroUsd: least(estimate.costMicroUsd ?? 0n, left.costMicroUsd),
     }
     return (await storeReservation(tx.db, claim, reservation)) ? { kind: 'reserved' } : { kind: 'lost' }
   })
@@ -67,17 +75,44 @@ export async function checkBudgets(
   return { budgeted: budgets.length > 0, inMoney: budgets.some((budget) => budget.maxCostMicroUsd !== null) }
 }
 
-/** Whether a retried job could make no call, with the budget that it would have then. Called under the tree's lock. */
-export async function findSpentBudget(
+/**
+ * Why a retried job may not have the budget that is asked for it, if it may not: it could make no call with it, or it is
+ * more than the budgets above leave it. Called under the tree's lock.
+ */
+export async function refuseRetriedBudget(
   tx: Tx,
-  job: Pick<AgentJob, 'id' | 'ancestorIds'>,
-  budget: AskedBudget,
+  job: Pick<AgentJob, 'id' | 'ancestorIds' | 'maxTotalTokens' | 'maxCostMicroUsd'>,
+  asked: AskedBudget,
 ): Promise<Refusal | undefined> {
   const budgets = await readBudgets(tx.db, [job.id, ...job.ancestorIds], job.id)
-  const spent = budgets.map((each) => (each.jobId === job.id ? { ...each, ...budget } : each)).find(isSpent)
-  return spent === undefined
-    ? undefined
-    : refuse('budget', `${describeSpent(spent, job.id)} Give a larger budget to the job that it belongs to.`)
+  const known = {
+    ...(asked.maxTotalTokens === null ? {} : { maxTotalTokens: asked.maxTotalTokens }),
+    ...(asked.maxCostMicroUsd === null ? {} : { maxCostMicroUsd: asked.maxCostMicroUsd }),
+  }
+  const spent = budgets.map((each) => (each.jobId === job.id ? { ...each, ...known } : each)).find(isSpent)
+  if (spent !== undefined)
+    return refuse('budget', `${describeSpent(spent, job.id)} Give a larger budget to the job that it belongs to.`)
+  const left = leastLeft(budgets.filter((each) => each.jobId !== job.id))
+  const own = await readSpend(tx.db, job.id)
+  const most = { tokens: own.tokens + left.tokens, costMicroUsd: own.costMicroUsd + left.costMicroUsd }
+  if (asked.maxTotalTokens !== null && asked.maxTotalTokens > most.tokens)
+    return refuse(
+      'budget',
+      `budget.maxTotalTokens ${asked.maxTotalTokens} is more than the ${atLeastZero(most.tokens)} tokens that the budgets above allow the job in all. Ask for less, or leave it out.`,
+    )
+  if (asked.maxCostMicroUsd !== null && asked.maxCostMicroUsd > most.costMicroUsd)
+    return refuse(
+      'budget',
+      `budget.maxCostUsd ${usd(asked.maxCostMicroUsd)} is more than the ${usd(atLeastZero(most.costMicroUsd))} US dollars that the budgets above allow the job in all. Ask for less, or leave it out.`,
+    )
+  return undefined
+}
+
+export function refuseUnknownPrice(model: string): Refusal {
+  return refuse(
+    'budget',
+    `The price of ${model} is not known, so a budget in money cannot be kept. Add the model to \`prices\` in the config module, or use another one.`,
+  )
 }
 
 /** Tokens as the row has them. */

@@ -3,18 +3,21 @@
 // retry is held to what a spawn is held to: the user's cap, and a parent that still wants the job. It runs on the queue,
 // also when the job was an inline one: whoever retries it is not the process that ran it.
 import { isTerminal } from '../contracts/job-state.ts'
-import { type AgentJob, readDeadlineMsLeft } from '../db/agent-jobs.ts'
+import { type AgentJob, deadlineOf, readDeadlineMsLeft } from '../db/agent-jobs.ts'
+import { botOfJob } from '../db/bots.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
 import { sql } from '../db/database.ts'
+import { overridesSchema } from '../contracts/spawn.ts'
+import { decodeStored } from '../db/stored-value.ts'
 import type { RetryInput } from '../contracts/retry.ts'
 import { findReadableJob } from './check-agent.ts'
-import { findSpentBudget, toMicroUsd, toTokens } from './budget.ts'
+import { refuseRetriedBudget, refuseUnknownPrice, toMicroUsd, toTokens } from './budget.ts'
 import { tellDelivery } from './deliver.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
+import { recordRefusal, refusedEvent } from './refusals.ts'
 import type { JobReader } from './readable-jobs.ts'
 import { checkUserCap } from './spawn-agent.ts'
 import type { Runtime } from '../runtime.ts'
-import { recordRefusal, refusedEvent } from './refusals.ts'
 import { lockTree, transact, type Tx } from './transact.ts'
 
 export type RetryAnswer =
@@ -75,12 +78,16 @@ async function retryInTransaction(
   if ('refused' in cap) return { kind: 'refused', refusal: cap }
   const askedMs = input.timeoutSeconds === undefined ? before.timeoutMs : input.timeoutSeconds * 1_000
   const timeoutMs = Math.ceil(Math.min(askedMs, parent.deadlineMsLeft))
-  const budget = {
-    maxTotalTokens: toTokens(input.budget?.maxTotalTokens) ?? before.maxTotalTokens,
-    maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd) ?? before.maxCostMicroUsd,
+  const asked = {
+    maxTotalTokens: toTokens(input.budget?.maxTotalTokens),
+    maxCostMicroUsd: toMicroUsd(input.budget?.maxCostUsd),
   }
-  const spent = await findSpentBudget(tx, before, budget)
-  if (spent !== undefined) return { kind: 'refused', refusal: spent }
+  const model = modelOf(before)
+  const budget =
+    asked.maxCostMicroUsd !== null && !runtime.extensions.prices.has(model)
+      ? refuseUnknownPrice(model)
+      : await refuseRetriedBudget(tx, before, asked)
+  if (budget !== undefined) return { kind: 'refused', refusal: budget }
   if (steps < before.steps) await dropLastStep(tx, before)
   const rows = await tx.db.$queryRaw<AgentJob[]>(sql`
     update "offshoot"."AgentJob" set
@@ -88,9 +95,10 @@ async function retryInTransaction(
       "errorDetail" = null, "partial" = false, "finishedAt" = null, "claimToken" = null, "workerId" = null,
       "runner" = 'queue', "crashes" = 0, "stepRetries" = 0,
       "abortRequestedAt" = null, "abortRequestedBy" = null, "abortReason" = null, "abortText" = null, "completionEventFired" = false,
-      "maxTotalTokens" = ${budget.maxTotalTokens}, "maxCostMicroUsd" = ${budget.maxCostMicroUsd},
+      "maxTotalTokens" = coalesce(${asked.maxTotalTokens}, "maxTotalTokens"),
+      "maxCostMicroUsd" = coalesce(${asked.maxCostMicroUsd}, "maxCostMicroUsd"),
       "budgeted" = "budgeted" or ${input.budget !== undefined}, "maxSteps" = ${maxSteps},
-      "timeoutMs" = ${timeoutMs}, "deadlineAt" = clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}),
+      "timeoutMs" = ${timeoutMs}, "deadlineAt" = least(clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}), ${deadlineOf(parent.boundBy)}),
       "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()
     where "id" = ${jobId} and "state" in ('failed', 'aborted') and "generation" = ${before.generation}
     returning *`)
@@ -113,6 +121,12 @@ async function retryInTransaction(
   return { kind: 'retried', job }
 }
 
+/** The model that the job calls, as "integration:modelName". */
+function modelOf(job: AgentJob): string {
+  const { integration, modelName } = botOfJob(job)
+  return overridesSchema.parse(decodeStored(job.overrides)).modelOverride ?? `${integration}:${modelName}`
+}
+
 function whyUnfit(job: AgentJob, { steps, maxSteps }: { steps: number; maxSteps: number }): Refusal | undefined {
   if (job.state !== 'failed' && job.state !== 'aborted')
     return refuse('invalid_request', `Only a failed or aborted job can be retried; this one is ${job.state}.`)
@@ -127,16 +141,20 @@ function whyUnfit(job: AgentJob, { steps, maxSteps }: { steps: number; maxSteps:
  * What a child's parent leaves it: the time to the parent's own deadline while that is live. A parent that has ended, or is
  * about to, leaves it none, unless this is a job that outlives its parent's end.
  */
-async function lookAtParent(tx: Tx, job: AgentJob): Promise<Refusal | { deadlineMsLeft: number }> {
-  if (job.parentJobId === null) return { deadlineMsLeft: Infinity }
+async function lookAtParent(
+  tx: Tx,
+  job: AgentJob,
+): Promise<Refusal | { deadlineMsLeft: number; boundBy: string | null }> {
+  const unbound = { deadlineMsLeft: Infinity, boundBy: null }
+  if (job.parentJobId === null) return unbound
   const parent = await tx.db.agentJob.findUnique({
     where: { id: job.parentJobId },
     select: { state: true, abortRequestedAt: true },
   })
   if (parent !== null && !isTerminal(parent.state) && parent.abortRequestedAt === null)
-    return { deadlineMsLeft: await readDeadlineMsLeft(tx.db, job.parentJobId) }
+    return { deadlineMsLeft: await readDeadlineMsLeft(tx.db, job.parentJobId), boundBy: job.parentJobId }
   const outlives = job.mode === 'async' && (job.onParentEnd === 'continue' || parent?.state === 'completed')
-  if (outlives) return { deadlineMsLeft: Infinity }
+  if (outlives) return unbound
   return refuse(
     'invalid_request',
     `Its parent, job ${job.parentJobId}, has ended or is about to, and this job does not go on without it. Retry the parent first, or spawn a new job.`,

@@ -15,7 +15,7 @@ import { insertSpawns, type NewJob, type NewSpawn } from '../db/new-jobs.ts'
 import { encodeStored, STORED_FORMAT, storedText } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
-import { checkBudgets, toMicroUsd, toTokens } from './budget.ts'
+import { checkBudgets, refuseUnknownPrice, toMicroUsd, toTokens } from './budget.ts'
 import { priorityOfNewJob, tellDelivery } from './deliver.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
 import { recordRefusal } from './refusals.ts'
@@ -167,7 +167,7 @@ export async function spawnTogether(
   })
 }
 
-/** Sets the deadline by Postgres's clock, counts the job in its tree, and tells of its delivery. */
+/** Sets the deadline of a new turn by Postgres's clock, counts the job in its tree, and tells of its delivery. */
 export async function startPending(tx: Tx, job: AgentJob): Promise<void> {
   await tx.db.$executeRaw(sql`
     update "offshoot"."AgentJob" set "journalFormat" = ${STORED_FORMAT},
@@ -224,10 +224,7 @@ async function checkBudgetsAbove(tx: Tx, prepared: PreparedSpawn): Promise<Refus
 /** A budget in money, its own or one above it, needs the price of the model. */
 function checkPriceForBudget({ input, price, model }: PreparedSpawn, inMoneyAbove: boolean): Refusal | undefined {
   if (price !== undefined || !(inMoneyAbove || toMicroUsd(input.budget?.maxCostUsd) !== null)) return undefined
-  return refuse(
-    'budget',
-    `The price of ${model} is not known, so a budget in money cannot be kept. Add the model to \`prices\` in the config module, or use another one.`,
-  )
+  return refuseUnknownPrice(model)
 }
 
 /** Locks the user: the last lock. Answers how many unfinished jobs it has, or that these are as many as allowed. */
