@@ -4,7 +4,7 @@ import { type AgentJob, type Claim, claimJob, type ClaimedJob, type Ending } fro
 import { toolsOfJob } from '@offshoot/shared/db/bots'
 import { newId } from '@offshoot/shared/ids'
 import { type AnsweredCalls, answerSpawnCalls } from '@offshoot/shared/operations/answer-spawn-calls'
-import type { SpawnOrigin } from '@offshoot/shared/operations/prepare-spawn'
+import { delegatesOfJob, type SpawnOrigin } from '@offshoot/shared/operations/prepare-spawn'
 import { type SpawnAnswer, spawnAgent } from '@offshoot/shared/operations/spawn-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
 
@@ -18,7 +18,7 @@ export function jobOrigin(parent: AgentJob, step: number, toolCallId: string): S
   const { id: jobId, rootJobId, ancestorIds, triggeredByIds, grant, runner, layers } = parent
   return {
     userId: parent.ownerId,
-    delegateUserIds: parent.grant === 'self' ? parent.delegateUserIds : [],
+    delegateUserIds: delegatesOfJob(parent),
     depth: parent.depth,
     parentConvoId: parent.convoId,
     spaceId: null,

@@ -107,6 +107,25 @@ describe('a service key', () => {
     expect((await api.json(`/v1/agents/${jobId}`, { as: 'service', headers })).status).toBe(404)
     const body = { ...PLANNER, message: 'hi', runAsUserId: 'bob' }
     expect((await api.json('/v1/agents', { as: 'service', headers, body })).status).toBe(403)
+    // Nor do the bots that it starts so.
+    const spawned = await api.json('/v1/agents', {
+      as: 'service',
+      headers,
+      body: { ...PLANNER, message: 'hi', mode: 'async' },
+    })
+    const convo = await api.json('/v1/convos', { as: 'service', headers, body: PLANNER })
+    const said = { messages: [{ role: 'user', parts: [{ type: 'text', text: 'hi' }] }] }
+    const turn = await api.call(`/v1/convos/${String(convo.body['convoId'])}/messages`, {
+      as: 'service',
+      headers,
+      body: said,
+    })
+    await turn.body?.cancel()
+    for (const id of [String(spawned.body['jobId']), turn.headers.get('x-agent-job-id') ?? ''])
+      expect(await api.stage.runtime.database.agentJob.findUnique({ where: { id } })).toMatchObject({
+        ownerId: 'admin',
+        grant: 'context',
+      })
     const bot = { name: 'Over', integration: 'openai', modelName: 'gpt-5' }
     expect(
       (await api.json('/v1/bots/forge/planner', { as: 'service', headers, method: 'PUT', body: bot })).status,

@@ -2,6 +2,7 @@
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import {
   claimNext,
+  COMPLETED,
   hostOrigin,
   jobOrigin,
   spawnChildren,
@@ -9,6 +10,11 @@ import {
   spawnJob,
 } from '@offshoot/testing/jobs-without-worker'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { AgentJob } from '../src/db/agent-jobs.ts'
+import { bringOutcome } from '../src/operations/child-outcome.ts'
+import { finishAgent } from '../src/operations/finish-agent.ts'
+import { startTurn } from '../src/operations/start-turn.ts'
+import { originOfContext } from '../src/tools/spawn-agent.ts'
 import { spawnAgent } from '../src/operations/spawn-agent.ts'
 
 let stage: TestStage
@@ -88,6 +94,82 @@ test('an admin may run as anybody', async () => {
 
 test('SEC-4: one who acts for an admin has no admin rights', async () => {
   expect(await refusalOf('admin', 'carol', { withoutAdminRights: true })).toEqual(notAuthorized('carol'))
+})
+
+test('SEC-4: nor have the jobs that such a job or turn spawns', async () => {
+  const { database } = stage.runtime
+  const job = await spawnJob(stage.runtime, 'admin', {}, { withoutAdminRights: true })
+  const convo = { id: 'convo-of-admin', botId: job.botId, botLabel: job.botLabel, ownerId: 'admin' }
+  await database.convo.create({ data: convo })
+  const message = { text: 'hello', parts: [{ type: 'text' as const, text: 'hello' }] }
+  const turn = await startTurn(stage.runtime, {
+    convoId: convo.id,
+    userId: 'admin',
+    withoutAdminRights: true,
+    message,
+    ifBusy: 'reject',
+  })
+  for (const id of [job.id, 'jobId' in turn ? turn.jobId : '']) {
+    const parent = await claimNext(stage.runtime, id)
+    const { answer, children } = await spawnChildren(stage.runtime, parent, [{}, { runAsUserId: 'carol' }])
+    expect(children).toMatchObject([{ ownerId: 'admin' }])
+    expect(answer.kind === 'answered' && answer.outputs.get('call_1')).toMatchObject({
+      error: notAuthorized('carol').error,
+    })
+  }
+  // Nor has a turn that the outcome of a sub-agent begins.
+  const ended = await database.agentJob.findUniqueOrThrow({ where: { id: 'jobId' in turn ? turn.jobId : '' } })
+  await finishAgent(stage.runtime, ended, { guard: { token: ended.claimToken ?? '' }, ending: COMPLETED })
+  await bringOutcome(stage.runtime, { convoId: convo.id, key: 'outcome-1', text: 'done', wakeIdle: true })
+  const turns = await database.agentJob.findMany({ where: { convoId: convo.id }, orderBy: { id: 'asc' } })
+  expect(turns.map(({ state, grant }) => `${state} ${grant}`)).toEqual(['completed context', 'pending context'])
+  // A user who is no admin loses nothing by it.
+  expect(await spawnJob(stage.runtime, 'alice', {}, { withoutAdminRights: true })).toMatchObject({ grant: 'self' })
+})
+
+test('SEC-4: a job whose right was taken back spawns nothing, nor does one below it', async () => {
+  const { database } = stage.runtime
+  const right = { userId: 'alice', delegateUserId: 'dora' }
+  await database.userDelegate.create({ data: right })
+  const top = await claimNext(stage.runtime, (await spawnJob(stage.runtime, 'alice', { runAsUserId: 'dora' })).id)
+  const { children } = await spawnChildren(stage.runtime, top, [{}])
+  const child = await claimNext(stage.runtime, children[0]?.id ?? '')
+  await database.userDelegate.deleteMany({ where: right })
+  for (const parent of [top, child])
+    expect(await spawnAgent(stage.runtime, jobOrigin(parent, 1, 'call_x'), spawnInput())).toEqual({
+      kind: 'refused',
+      refusal: {
+        refused: true,
+        reason: 'not_authorized',
+        error: 'Not authorized to spawn sub-agent as user dora. The right to run as that user was taken back.',
+      },
+    })
+})
+
+/** What a tool that runs inside the job, or its host, may say of it. */
+const contextUnder = (parent: AgentJob, delegateUserIds: string[]) => ({
+  userId: parent.ownerId,
+  parentConvoId: parent.convoId,
+  parentConvoOwnerId: parent.ownerId,
+  parentConvoSpaceId: null,
+  spawnDepth: 0,
+  parentJobId: parent.id,
+  delegateUserIds,
+})
+
+test('SEC-4: a context that names a parent job says no more than that job may: depth and delegates are the job’s', async () => {
+  const root = await spawnJob(stage.runtime, 'carol', {}, { delegateUserIds: ['alice'] })
+  const origin = await originOfContext(stage.runtime, contextUnder(root, ['alice', 'bob']))
+  expect(origin).toMatchObject({ depth: 1, delegateUserIds: ['alice'] })
+  expect(await spawnAgent(stage.runtime, origin, spawnInput({ runAsUserId: 'bob' }))).toMatchObject({
+    refusal: notAuthorized('bob'),
+  })
+  const deep = await spawnJob(stage.runtime, 'carol', {}, { depth: 2 })
+  const below = await originOfContext(stage.runtime, contextUnder(deep, []))
+  expect(await spawnAgent(stage.runtime, below, spawnInput())).toMatchObject({
+    kind: 'refused',
+    refusal: { reason: 'depth_limit' },
+  })
 })
 
 test('delegates of the context may be run as, and no one else', async () => {

@@ -8,10 +8,12 @@ import { withoutEmptyOptions } from '@offshoot/shared/contracts/without-empty-op
 import { toolsOfJob } from '@offshoot/shared/db/bots'
 import type { StoredStep } from '@offshoot/shared/db/journal'
 import { answerSpawnCalls, type SpawnCall, type SpawningJob } from '@offshoot/shared/operations/answer-spawn-calls'
+import { delegatesOfJob } from '@offshoot/shared/operations/prepare-spawn'
 import { spawnModelOutput } from '@offshoot/shared/tools/spawn-agent'
 import type { Journal } from './journal.ts'
 import { noteFor, roundsBefore, whyRefused, withNote } from './repeated-calls.ts'
 import type { Attempt } from './run-agent.ts'
+import { stopWithoutRight } from './rights.ts'
 import type { RunState } from './run-state.ts'
 
 type ToolMessage = Extract<ModelMessage, { role: 'tool' }>
@@ -34,6 +36,7 @@ export async function answerOpenCalls(
   const isSpawn = ({ toolName }: OpenCall) => toolName === 'spawnAgent' && 'spawnAgent' in tools
   const spawns = calls.filter((call) => isSpawn(call) && !outputs.has(call.toolCallId) && whyNotRun(call) === undefined)
   if (spawns.length > 0) {
+    await stopWithoutRight(attempt)
     const answer = await answerSpawnCalls(
       attempt.runtime,
       await spawningJob(attempt, step.index),
@@ -106,7 +109,7 @@ async function spawningJob({ job, claim, cutCalls, runtime, msLeft }: Attempt, s
     step,
     originOf: (toolCallId) => ({
       userId: job.ownerId,
-      delegateUserIds: job.grant === 'self' ? job.delegateUserIds : [],
+      delegateUserIds: delegatesOfJob(job),
       depth: job.depth,
       parentConvoId: job.convoId,
       spaceId: convo?.spaceId ?? null,

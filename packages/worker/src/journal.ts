@@ -50,6 +50,8 @@ export interface JournalOptions {
   price?: ModelPrice
   /** Called before each model call; what it throws fails the step. */
   beforeCall: (params: LanguageModelV4CallOptions) => Promise<void>
+  /** Called before a tool runs; what it throws ends the call. */
+  beforeTool: () => Promise<void>
   /** Called before a step's output is stored, so that viewers have seen it when it counts as said. */
   beforeStore: () => Promise<void>
   /** Called after it is stored, with the job's counters; null: the claim was gone. */
@@ -99,6 +101,7 @@ export function createJournal(options: JournalOptions): Journal {
     metrics,
     logger,
     currentStep: () => current,
+    beforeTool: () => options.beforeTool(),
     onStreaming: (toolCallId: string) => void streaming.add(toolCallId),
   }
 

@@ -26,6 +26,8 @@ export interface ToolJournal {
   metrics: Metrics
   logger: Logger
   currentStep(): CurrentStep
+  /** Called before a tool runs, and before its start is stored; what it throws ends the call. */
+  beforeTool(): Promise<void>
   /** Called when a call turns out to stream values, which viewers should see. */
   onStreaming(toolCallId: string): void
 }
@@ -55,6 +57,7 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
       yield earlier.outcome.output
       return
     }
+    await journal.beforeTool()
     if (earlier === undefined) await persist(() => storeToolStart(database.direct, claim, key))
     else await decideCutCall(journal, key)
     stopSwitch.signal.throwIfAborted()

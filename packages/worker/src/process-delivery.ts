@@ -10,12 +10,13 @@ import {
 } from '@offshoot/shared/db/agent-jobs'
 import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
 import { storeWholeStep } from '@offshoot/shared/db/journal'
-import { isAdmin, mayDelegate } from '@offshoot/shared/db/users'
+import { rightsStand } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
 import { LayerVersionError } from '@offshoot/shared/layers'
 import { mayEndTogether } from '@offshoot/shared/operations/end-together'
 import { finishAgent, stayBeforeReturn } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
+import { describeWithdrawn } from '@offshoot/shared/operations/prepare-spawn'
 import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
 import type { DeliveryOutcome } from '@offshoot/shared/metrics'
 import type { Runtime } from '@offshoot/shared/runtime'
@@ -135,7 +136,7 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     msLeft: () => Math.max(1, job.msLeft - (performance.now() - claimedAt)),
   }
   try {
-    const granted = await persistently(dependencies, () => grantStillHolds(runtime, job))
+    const granted = await persistently(dependencies, () => rightsStand(runtime.database, job))
     for (let entry: Attempt['entry'] = job.attempt === 1 && job.steps === 0 ? 'fresh' : 'resumed'; ; entry = 'again') {
       const outcome = granted ? await run({ ...attempt, entry }) : withdrawnGrant(job)
       await live.flush()
@@ -369,18 +370,12 @@ async function writeAbort(attempt: Attempt, { ending, message }: EndedOutcome): 
 }
 
 function withdrawnGrant(job: ClaimedJob): RunOutcome {
-  const error = `Not authorized to spawn sub-agent as user ${job.ownerId}. The right was taken back before the job ran.`
+  const error = describeWithdrawn(job.ownerId)
   return {
     kind: 'failed',
     ending: { state: 'failed', reason: 'not_authorized', result: null, error, partial: job.steps > 0 },
     message: { cutText: '' },
   }
-}
-
-/** The rights of delegates and admins are looked at again when the job begins. */
-async function grantStillHolds({ database }: Runtime, job: ClaimedJob): Promise<boolean> {
-  if (job.grant === 'delegate') return mayDelegate(database, job.triggeredById, job.ownerId)
-  return job.grant === 'admin' ? isAdmin(database, job.triggeredById) : true
 }
 
 /** Tries again for as long as Postgres is away: nothing that was accepted or finished is given up for that. */

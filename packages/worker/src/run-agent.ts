@@ -11,6 +11,7 @@ import { type Counters, loadInbox, loadSteps, loadToolCalls, type StoredStep } f
 import { runWithLayers } from '@offshoot/shared/layers'
 import type { FinalMessage } from '@offshoot/shared/operations/finish-agent'
 import { layersOfRun } from '@offshoot/shared/operations/layer-state'
+import { describeWithdrawn } from '@offshoot/shared/operations/prepare-spawn'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { runWithSpawnContext } from '@offshoot/shared/spawn-context'
 import { type Answered, answerOpenCalls } from './answer-open-calls.ts'
@@ -23,6 +24,7 @@ import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
 import type { MergeWindow } from './merged-parts.ts'
 import type { McpSession } from './mcp-tools.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
+import { stopWithoutRight } from './rights.ts'
 import { addMcpTools, type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
 import { inboxMessage, runSegment, type WholeStep } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
@@ -154,6 +156,7 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
     metrics: runtime.metrics,
     ...(price === undefined ? {} : { price }),
     beforeCall: (params) => reserveForCall(attempt, price, params),
+    beforeTool: () => stopWithoutRight(attempt),
     logger: runtime.logger,
     beforeStore: () => live.flush(),
     onStored(stored) {
@@ -336,6 +339,13 @@ function stoppedOutcome({ job }: Attempt, state: RunState, stop: RunStop): RunOu
         reason: 'aborted_by_user',
         ...partial,
         error: REASONS.aborted_by_user.sentence,
+      })
+    case 'right-withdrawn':
+      return ended(state, {
+        state: 'failed',
+        reason: 'not_authorized',
+        ...partial,
+        error: describeWithdrawn(job.ownerId),
       })
     case 'call-unknown':
       return ended(state, {

@@ -8,6 +8,8 @@ export type RunStop =
   | { kind: 'claim-lost'; because: string }
   /** The process is about to end: the job goes to another worker. */
   | { kind: 'drain' }
+  /** The right to run as the job's owner was taken back. */
+  | { kind: 'right-withdrawn' }
   /** Nobody knows what came of a tool call that a lost worker ran, and its tool lets no job go on then. */
   | { kind: 'call-unknown'; toolName: string }
 

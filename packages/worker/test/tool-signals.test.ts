@@ -87,6 +87,7 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
     firstChunkMs: 1_000,
     logger: Object.assign(Object.create(runtime.logger), { info: (...line: unknown[]) => void log.push(line) }),
     beforeCall: async () => undefined,
+    beforeTool: async () => undefined,
     beforeStore: async () => undefined,
     onStored: () => undefined,
     modelId: 'openai:gpt-5',

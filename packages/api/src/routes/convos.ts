@@ -54,10 +54,12 @@ export function convoRoutes(runtime: Runtime, openRequests: OpenRequests): Route
   router.post('/:convoId/messages', async (request, response) => {
     const convoId = readId(request, 'convoId', 'convo')
     const body = readBody(chatBodySchema, request)
+    const { userId, onBehalf } = callerOf(request)
     const answer = await startTurn(runtime, {
       ...readTurn(body),
       convoId,
-      userId: callerOf(request).userId,
+      userId,
+      ...(onBehalf ? { withoutAdminRights: true } : {}),
       ...readTraceparent(request),
     })
     switch (answer.kind) {

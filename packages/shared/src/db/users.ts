@@ -1,4 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto'
+import type { AgentJob } from './agent-jobs.ts'
 import type { ApiKeyKind } from './generated/client.ts'
 import { type Database, type Queryable, sql } from './database.ts'
 
@@ -16,6 +17,27 @@ export async function isAdmin(db: Queryable, userId: string): Promise<boolean> {
 export async function mayDelegate(db: Queryable, userId: string, delegateUserId: string): Promise<boolean> {
   const row = await db.userDelegate.findUnique({ where: { userId_delegateUserId: { userId, delegateUserId } } })
   return row !== null
+}
+
+/**
+ * Whether the rights on which a job runs as its owner still stand: its own and those of the jobs above it, where they are
+ * of the table or an admin's. What a host has said with a spawn stands.
+ */
+export async function rightsStand(
+  db: Queryable,
+  job: Pick<AgentJob, 'id' | 'ancestorIds' | 'grant'>,
+): Promise<boolean> {
+  // A job that runs as its parent's owner has the grant `self` only where its parent has.
+  if (job.grant === 'self') return true
+  const withdrawn = await db.$queryRaw<unknown[]>(sql`
+    select 1 from "offshoot"."AgentJob" job where job."id" = any(${[job.id, ...job.ancestorIds]}::text[]) and (
+      (job."grant" = 'delegate' and not exists (
+        select 1 from "offshoot"."UserDelegate" may
+        where may."userId" = job."triggeredById" and may."delegateUserId" = job."ownerId"))
+      or (job."grant" = 'admin' and not exists (
+        select 1 from "offshoot"."User" who where who."id" = job."triggeredById" and who."admin")))
+    limit 1`)
+  return withdrawn.length === 0
 }
 
 export interface ApiKeyOwner {

@@ -82,7 +82,9 @@ export async function bringOutcome(
       // With too many jobs at once the outcome is for the next turn.
       if ('refused' in cap) return true
       const input = { seq, text: outcome.text }
-      await insertTurnJob(runtime, tx, { jobId, convo, bot, input, triggeredById: convo.ownerId, ...cap })
+      const limited = await tx.db.agentJob.count({ where: { convoId: convo.id, depth: 0, grant: 'context' } })
+      const grant = limited === 0 ? 'self' : 'context'
+      await insertTurnJob(runtime, tx, { jobId, convo, bot, input, triggeredById: convo.ownerId, grant, ...cap })
       return true
     })
     if (brought) return

@@ -14,11 +14,12 @@ import {
 } from '../contracts/spawn.ts'
 import { characterCount } from '../contracts/text.ts'
 import { grantedNames, narrowGrant, type ToolGrant } from '../contracts/tool-grant.ts'
-import type { Database } from '../db/database.ts'
+import type { AgentJob } from '../db/agent-jobs.ts'
+import type { Database, Queryable } from '../db/database.ts'
 import type { Grant } from '../db/generated/client.ts'
 import { findDisabledLayers } from '../db/layer-states.ts'
 import { storable } from '../db/stored-value.ts'
-import { isAdmin, mayDelegate } from '../db/users.ts'
+import { isAdmin, mayDelegate, rightsStand } from '../db/users.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { describeUnknownLayers } from './layer-state.ts'
@@ -110,6 +111,7 @@ export async function prepareSpawn(
   if (combination !== undefined) return combination
 
   const ownerId = input.runAsUserId ?? origin.userId
+  if (!(await parentMayRun(runtime, origin.parent))) return refuse('not_authorized', describeWithdrawn(origin.userId))
   const grant = await findGrant(runtime, origin, ownerId)
   if (grant === undefined) {
     return refuse(
@@ -224,12 +226,37 @@ function choosePlace(
 /** Which right lets the asking user run a job as `ownerId`; undefined: none. Admin rights do not pass through delegation. */
 async function findGrant({ database }: Runtime, origin: SpawnOrigin, ownerId: string): Promise<Grant | undefined> {
   const delegated = origin.parent !== undefined && origin.parent.grant !== 'self'
-  // A child that stays with the owner of its delegated parent is delegated, too: its own children must not go further.
-  if (ownerId === origin.userId) return delegated ? 'context' : 'self'
+  // A child that stays with the owner of its delegated parent is delegated, too: its own children must not go further. So
+  // is a job of an admin for whom somebody else acts: what it spawns would have an admin's rights.
+  if (ownerId === origin.userId) return delegated || (await actsForAdmin(database, origin)) ? 'context' : 'self'
   if (delegated) return undefined
   if (origin.delegateUserIds.includes(ownerId)) return 'context'
   if (await mayDelegate(database, origin.userId, ownerId)) return 'delegate'
   return origin.withoutAdminRights !== true && (await isAdmin(database, origin.userId)) ? 'admin' : undefined
+}
+
+/** Whether somebody else acts as a user who is an admin. */
+export async function actsForAdmin(
+  db: Queryable,
+  { userId, withoutAdminRights }: Pick<SpawnOrigin, 'userId' | 'withoutAdminRights'>,
+): Promise<boolean> {
+  return withoutAdminRights === true && (await isAdmin(db, userId))
+}
+
+async function parentMayRun({ database }: Runtime, parent: SpawnParent | undefined): Promise<boolean> {
+  if (parent === undefined) return true
+  const { jobId: id, ancestorIds, grant } = parent
+  return rightsStand(database, { id, ancestorIds: [...ancestorIds], grant })
+}
+
+/** What is said where a job runs as a user as whom it may not run any more. */
+export function describeWithdrawn(ownerId: string): string {
+  return `Not authorized to spawn sub-agent as user ${ownerId}. The right to run as that user was taken back.`
+}
+
+/** Whom a running job's children may run as by the word of the host: a delegated job does not delegate further. */
+export function delegatesOfJob({ grant, delegateUserIds }: Pick<AgentJob, 'grant' | 'delegateUserIds'>): string[] {
+  return grant === 'self' ? delegateUserIds : []
 }
 
 function chooseModel(runtime: Runtime, input: ProgramSpawnInput, bot: Bot): string | Refusal {

@@ -12,7 +12,7 @@ import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { priorityOfNewJob } from './deliver.ts'
 import { describeUnknownLayers } from './layer-state.ts'
-import { refuse, type Refusal } from './prepare-spawn.ts'
+import { actsForAdmin, refuse, type Refusal } from './prepare-spawn.ts'
 import { checkUserCap, startPending } from './spawn-agent.ts'
 import { insertSteer } from './steer-agent.ts'
 import { steerKey } from './inbox-key.ts'
@@ -22,6 +22,8 @@ export interface TurnRequest {
   convoId: string
   /** Who sends the message; the convo must be the sender's own. */
   userId: string
+  /** Set when somebody else acts as `userId`, as with a spawn. */
+  withoutAdminRights?: true
   message: { id?: string; text: string; parts: UIMessage['parts'] }
   ifBusy: 'steer' | 'reject'
   /** Replaces the last answer instead of adding a message. */
@@ -122,12 +124,14 @@ async function insertTurn(
   const input = request.regenerate === true ? await takeBackAnswer(tx, convo.id) : await addMessage(tx, convo, request)
   if ('refused' in input) return { kind: 'refused', refusal: input }
   const { userId: triggeredById, traceparent } = request
+  const grant = (await actsForAdmin(tx.db, request)) ? 'context' : 'self'
   await insertTurnJob(runtime, tx, {
     jobId,
     convo,
     bot,
     input,
     triggeredById,
+    grant,
     ...cap,
     ...(traceparent === undefined ? {} : { traceparent }),
   })
@@ -141,6 +145,7 @@ interface TurnJob {
   /** The message that the turn answers. */
   input: { seq: number; text: string }
   triggeredById: string
+  grant: 'self' | 'context'
   /** Unfinished jobs of the convo's owner. */
   activeJobs: number
   traceparent?: string
@@ -148,7 +153,7 @@ interface TurnJob {
 
 /** Inserts a turn's job with a tree of its own. The convo is locked, has no live turn, and its owner may have one more job. */
 export async function insertTurnJob({ config }: Pick<Runtime, 'config'>, tx: Tx, turn: TurnJob): Promise<void> {
-  const { jobId: id, convo, bot, input, triggeredById } = turn
+  const { jobId: id, convo, bot, input, triggeredById, grant } = turn
   await tx.db.agentTree.create({ data: { rootJobId: id } })
   const job = await tx.db.agentJob.create({
     data: {
@@ -161,7 +166,7 @@ export async function insertTurnJob({ config }: Pick<Runtime, 'config'>, tx: Tx,
       ownerId: convo.ownerId,
       triggeredById,
       triggeredByIds: [triggeredById],
-      grant: 'self',
+      grant,
       convoId: convo.id,
       ancestorIds: [],
       depth: 0,

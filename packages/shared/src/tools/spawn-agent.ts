@@ -17,7 +17,7 @@ import { storable } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import { requestAbort } from '../operations/abort-agent.ts'
 import { followAgent } from '../operations/follow-agent.ts'
-import { refuse, type SpawnOrigin } from '../operations/prepare-spawn.ts'
+import { delegatesOfJob, refuse, type SpawnOrigin } from '../operations/prepare-spawn.ts'
 import { asyncOutput, refusedOutput, type SpawnAnswer, spawnAgent } from '../operations/spawn-agent.ts'
 import { waitForAgent } from '../operations/wait-for-agent.ts'
 import type { Runtime } from '../runtime.ts'
@@ -80,13 +80,16 @@ export async function originOfContext({ database }: Runtime, given: SpawnContext
     throw new Error(
       `The spawn context names the parent job ${context.parentJobId}, which is not a live job of user ${context.userId}.`,
     )
-  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, grant, runner, layers } = parent
+  const { id: jobId, rootJobId, ancestorIds, triggeredByIds, steps: step, grant, runner, layers, depth } = parent
   const deadlineMsLeft = await readDeadlineMsLeft(database, jobId)
   const tools = toolsOfJob(parent)
   // Not the id of the host's own tool call: endpoints reuse those, and it would stand for a call of the parent job's model.
   const toolCallId = `host:${newId()}`
   return {
     ...origin,
+    // What a context says is never more than what the parent has.
+    depth: Math.max(origin.depth, depth),
+    delegateUserIds: delegatesOfJob(parent).filter((userId) => origin.delegateUserIds.includes(userId)),
     parent: {
       jobId,
       rootJobId,
