@@ -1,6 +1,7 @@
 // SEC-4 in a running job: the right to run as somebody else is looked at again at each claim and before each tool call,
 // for the job and for those above it; and a model has only the tools that its job was given.
 import { childrenOf, endOf, eventsOf, readJob, runRoot, spawnOf, spawnRoot } from '@offshoot/testing/agents'
+import { retryAgent } from '@offshoot/shared/operations/retry-agent'
 import { callsTool, type RawModel, says, startRawModel } from '@offshoot/testing/raw-model'
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { tool } from 'ai'
@@ -86,9 +87,26 @@ describe('SEC-4: a right that is taken back while the job runs', () => {
     held.resolve(undefined)
     expect(await endOf(stage, childId)).toMatchObject({ state: 'aborted', reason: 'aborted_by_parent' })
     expect(await eventsOf(stage, childId)).not.toContain('steered')
-    // A retry with the right back may make the call: nothing of it had begun.
-    const call = { jobId_stepIndex_toolCallId: { jobId: id, stepIndex: 1, toolCallId: 'call_1' } }
-    expect(await database().agentToolCall.findUnique({ where: call })).toBeNull()
+  })
+
+  test('is no loss once it is back: a retry goes on with the call that was not made', async () => {
+    raw.answer(
+      'stamp it',
+      async (reply) => {
+        await withdraw()
+        reply.call('stamp', {}, 'call_0')
+        reply.finish()
+      },
+      says('stamped'),
+    )
+    const { id } = await runRoot(stage, 'bot', 'stamp it', { runAsUserId: 'bob' })
+    expect(await readJob(stage, id)).toMatchObject({ state: 'failed', reason: 'not_authorized', steps: 1 })
+    await letAliceBeBob()
+    const before = stamped
+    await retryAgent(stage.runtime, { userId: 'bob', admin: false }, { jobId: id }, 'bob')
+    expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'stamped', steps: 2 })
+    expect(stamped).toBe(before + 1)
+    expect(raw.requests('stamp it')).toHaveLength(2)
   })
 
   test('ends what it has spawned as well, also deeper jobs that stay with the same user', async () => {
