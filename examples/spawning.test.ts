@@ -90,25 +90,6 @@ test('overrides change model, prompt, steps and tools of one run', async () => {
   expect(request?.tools?.map((tool) => tool.function.name)).toEqual(['checkAgent'])
 })
 
-test('alice runs a sub-agent as bob only when she may', async () => {
-  const { database } = example.stage.runtime
-  expect(await spawning.runAsSomebodyElse(offshoot, alice, 'bob', 'How loud is Kling?')).toMatchObject({
-    state: 'failed',
-    jobId: '',
-    reason: 'not_authorized',
-    error: expect.stringContaining('Not authorized to spawn sub-agent as user bob.'),
-  })
-  await database.userDelegate.create({ data: { userId: 'alice', delegateUserId: 'bob' } })
-  const outcome = await spawning.runAsSomebodyElse(offshoot, alice, 'bob', 'How loud is Kling?')
-  expect(outcome.state).toBe('completed')
-  const job = await database.agentJob.findUniqueOrThrow({ where: { id: outcome.jobId } })
-  expect(job).toMatchObject({ ownerId: 'bob', triggeredById: 'alice', grant: 'delegate' })
-  // By the context, without a row.
-  const context = { ...alice, delegateUserIds: ['carol'] }
-  const third = await spawning.runAsSomebodyElse(offshoot, context, 'carol', 'How loud is Kling?')
-  expect(third.state).toBe('completed')
-})
-
 test('the same key gives the same job', async () => {
   const first = await spawning.startOnce(offshoot, alice, '17')
   const again = await spawning.startOnce(offshoot, alice, '17')

@@ -64,10 +64,6 @@ export async function runItDifferently(offshoot: Offshoot, caller: SpawnContext,
   })
 }
 
-export async function runAsSomebodyElse(offshoot: Offshoot, caller: SpawnContext, userId: string, question: string) {
-  return offshoot.run(caller, { bot: researcher, message: question, runAsUserId: userId })
-}
-
 export async function startOnce(offshoot: Offshoot, caller: SpawnContext, orderId: string) {
   return offshoot.spawn(
     caller,
