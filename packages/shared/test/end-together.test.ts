@@ -44,6 +44,7 @@ async function aboutToEnd(user = 'alice'): Promise<CommonEnd> {
     parts,
     lastStep: { index: 0, messages },
     counters,
+    endsStep: false,
   }
 }
 

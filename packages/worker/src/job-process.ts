@@ -69,7 +69,7 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
     suspects: createSuspects(),
     layerWatch,
     liveWriters: createLiveWriters(runtime),
-    mergeWindow: createMergeWindow(),
+    mergeWindow: createMergeWindow({ chunkMs: config.MODEL_CHUNK_MS }),
     isDraining: () => draining,
     shutdown: shutdown.signal,
     async drain(stopTaking, afterLast) {

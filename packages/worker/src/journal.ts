@@ -24,7 +24,7 @@ import type { Metrics, ModelMetrics } from '@offshoot/shared/metrics'
 import type { CallMeter, CutCalls } from './cut-calls.ts'
 import { journaledTool } from './journaled-tool.ts'
 import { mergedParts, type MergeWindow } from './merged-parts.ts'
-import { callModelWithRetries } from './model-retries.ts'
+import { type BegunCall, callModelWithRetries } from './model-retries.ts'
 import { createPersist, type Persist, untilPostgresAnswers } from './persist.ts'
 import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
 import type { StopSwitch } from './run-stop.ts'
@@ -124,7 +124,7 @@ export function createJournal(options: JournalOptions): Journal {
         const startedAt = performance.now()
         const meter = options.cutCalls.meter(params, options.price)
         const doStream = meter.counting((abortSignal) => model.doStream({ ...params, abortSignal }))
-        const result = await callModelWithRetries(doStream, {
+        const { begun, rest, ...result } = await callModelWithRetries(doStream, {
           signal: params.abortSignal ?? stopSwitch.signal,
           firstChunkMs,
           metrics: modelMetrics,
@@ -132,7 +132,7 @@ export function createJournal(options: JournalOptions): Journal {
           jobId: claim.jobId,
         })
         const call = { step, startedAt, meter, modelMetrics, persist }
-        return { ...result, stream: recordOutput(options, call, result.stream) }
+        return { ...result, stream: recordOutput(options, call, { begun, rest }) }
       },
     },
     wrapTools: (set) =>
@@ -166,7 +166,7 @@ export function createJournal(options: JournalOptions): Journal {
 function recordOutput(
   { groups, claim, generation, price, mergeWindow, beforeStore, onStored }: JournalOptions,
   call: { step: CurrentStep; startedAt: number; meter: CallMeter; modelMetrics: ModelMetrics; persist: Persist },
-  stream: ReadableStream<LanguageModelV4StreamPart>,
+  source: Pick<BegunCall, 'begun' | 'rest'>,
 ): ReadableStream<LanguageModelV4StreamPart> {
   const { step, startedAt, meter, modelMetrics, persist } = call
   const recorder = createOutputRecorder()
@@ -203,5 +203,5 @@ function recordOutput(
     onStored(counters)
   }
 
-  return mergedParts(stream, { window: mergeWindow, onDelta: record, onPart: storeAtFinish })
+  return mergedParts(source, { window: mergeWindow, onDelta: record, onPart: storeAtFinish })
 }

@@ -20,6 +20,11 @@ const MAX_BUFFERED = 2_000
 export interface LiveWriter {
   /** With `start-step` comes the index of the step. */
   write(chunk: UIMessageChunk, step?: number): void
+  /**
+   * Takes the end of a step out, if nothing else waits to be sent: the end of the job brings it along. True when it was
+   * there.
+   */
+  takeEndOfStep(): boolean
   /** Takes back what an older attempt had said of the step that this one makes again. To be called before any `write`. */
   restartStep(): void
   /** Resolves when everything written so far has gone out, or after half a second. */
@@ -92,14 +97,12 @@ function openWriter(
     batch = undefined
   }
 
-  /** A batch ends where a step ends, so that a step can be taken back as a whole. */
   function nextBatch(): NewBatch | undefined {
     if (buffer.length === 0) return undefined
-    const end = buffer.findIndex((chunk) => chunk.type === 'finish-step')
-    const chunks = end === -1 ? buffer : buffer.slice(0, end + 1)
-    buffer = end === -1 ? [] : buffer.slice(end + 1)
+    const { chunks, rest, endsStep } = cutAtStepEnd(buffer)
+    buffer = rest
     number += 1
-    const flags = { endsStep: end !== -1, restartsStep: restartsStep && number === 1 }
+    const flags = { endsStep, restartsStep: restartsStep && number === 1 }
     return { generation, attempt, number, chunks, ...flags, ...beginningIn(chunks, stepOf) }
   }
 
@@ -127,14 +130,22 @@ function openWriter(
       if (buffer.length >= MAX_BUFFERED) return metrics.countFrames('dropped', 1)
       if (step !== undefined) stepOf.set(chunk, step)
       if (!joinDelta(buffer, chunk)) buffer.push(chunk)
-      if (performance.now() - sentAt >= clock.waitMs()) send()
-      else clock.schedule(send)
+      // A beginning and an end of nothing go with what comes next, or with a flush.
+      if (chunk.type === 'start' || chunk.type === 'finish-step') return
+      if (performance.now() - sentAt < clock.waitMs()) clock.schedule(send)
+      else clock.soon(send)
+    },
+    takeEndOfStep() {
+      const [only, more] = buffer
+      if (only?.type !== 'finish-step' || more !== undefined || batch !== undefined) return false
+      buffer = []
+      return true
     },
     restartStep() {
       restartsStep = true
     },
     async flush() {
-      const all = (async () => {
+      await withinLimit(async () => {
         while (isPending()) {
           if (!signals.pulse.isOk()) return
           send()
@@ -142,10 +153,7 @@ function openWriter(
           // Redis refuses it: not now, then.
           if (batch !== undefined) return
         }
-      })()
-      let limit: NodeJS.Timeout | undefined
-      await Promise.race([all, new Promise((resolve) => (limit = setTimeout(resolve, FLUSH_LIMIT_MS)))])
-      clearTimeout(limit)
+      })
     },
     end() {
       givesUpAt = performance.now() + leftoverLimitMs
@@ -153,9 +161,25 @@ function openWriter(
   }
 }
 
+/** A batch ends where a step ends, so that a step can be taken back as a whole. */
+function cutAtStepEnd(buffer: UIMessageChunk[]) {
+  const end = buffer.findIndex((chunk) => chunk.type === 'finish-step')
+  return end === -1
+    ? { chunks: buffer, rest: [], endsStep: false }
+    : { chunks: buffer.slice(0, end + 1), rest: buffer.slice(end + 1), endsStep: true }
+}
+
+/** Waits for work at most as long as a flush may. */
+async function withinLimit(work: () => Promise<void>): Promise<void> {
+  let limit: NodeJS.Timeout | undefined
+  await Promise.race([work(), new Promise((resolve) => (limit = setTimeout(resolve, FLUSH_LIMIT_MS)))])
+  clearTimeout(limit)
+}
+
 /** The one timer of all writers. It comes less and less often while nothing gets through. */
 function createClock() {
   const dirty = new Set<() => void>()
+  const next = new Set<() => void>()
   let timer: NodeJS.Timeout | undefined
   let waitMs = BATCH_MS
   return {
@@ -163,16 +187,25 @@ function createClock() {
     tell({ gotThrough }: { gotThrough: boolean }): void {
       waitMs = gotThrough ? BATCH_MS : Math.min(waitMs * 2, LONGEST_WAIT_MS)
     },
+    /** At the end of this turn of the event loop, so that what comes in it goes along. */
+    soon(send: () => void): void {
+      next.add(send)
+      if (next.size === 1) setImmediate(() => callAll(next))
+    },
     schedule(send: () => void): void {
       dirty.add(send)
       timer ??= setTimeout(() => {
         timer = undefined
-        const due = [...dirty]
-        dirty.clear()
-        for (const each of due) each()
+        callAll(dirty)
       }, waitMs)
     },
   }
+}
+
+function callAll(calls: Set<() => void>): void {
+  const due = [...calls]
+  calls.clear()
+  for (const each of due) each()
 }
 
 /** The step that begins in a batch: at most one, since a batch ends where a step ends. */

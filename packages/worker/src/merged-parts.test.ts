@@ -21,9 +21,12 @@ function open(onPart: (part: Part) => Promise<void> = async () => undefined) {
     start: (controller) => void (source = controller),
     cancel: (reason) => void cancelled.push(reason),
   })
-  const window = createMergeWindow()
+  const window = createMergeWindow({ chunkMs: 60_000 })
   const deltas: Part[] = []
-  const merged = mergedParts(stream, { window, onDelta: (part) => deltas.push(part), onPart })
+  const merged = mergedParts(
+    { begun: [], rest: stream.getReader() },
+    { window, onDelta: (part) => deltas.push(part), onPart },
+  )
   const reader = merged.getReader()
   const got: Part[] = []
   let failed: unknown
@@ -86,7 +89,7 @@ test('a part is waited for before it goes on; the window grows with the streams 
   stored.resolve()
   await soon()
   expect(got).toEqual([text('a'), end])
-  const close = Array.from({ length: 799 }, () => window.open())
+  const close = Array.from({ length: 499 }, () => window.open())
   expect(window.ms()).toBe(200)
   for (const each of close) each()
   expect(window.ms()).toBe(40)

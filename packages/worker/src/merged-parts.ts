@@ -9,25 +9,43 @@ type Delta = Extract<Part, { type: 'text-delta' | 'reasoning-delta' | 'tool-inpu
 /** How long deltas are collected at least: what a reader does not see. */
 const SHORTEST_WINDOW_MS = 40
 /** And at most, in a process full of agents. */
-const LONGEST_WINDOW_MS = 500
+const LONGEST_WINDOW_MS = 1_000
 /** Streams that a process feeds at the shortest window: beyond that the window grows with their number. */
-const STREAMS_AT_SHORTEST = 160
+const STREAMS_AT_SHORTEST = 100
 
 export interface MergeWindow {
   /** How long deltas are collected now. */
   ms(): number
   /** Counts a stream until the returned function is called. */
   open(): () => void
-  /** Calls `flush` when the window is over. */
+  /** Calls `flush` when a window that begins now is over. */
   schedule(flush: () => void): void
 }
 
-/** The window of all streams of a process. */
-export function createMergeWindow(): MergeWindow {
+/** The window of all streams of a process. It stays well below `chunkMs`, after which a silent model counts as stuck. */
+export function createMergeWindow({ chunkMs }: { chunkMs: number }): MergeWindow {
+  const longestMs = Math.min(LONGEST_WINDOW_MS, chunkMs / 4)
   let streams = 0
-  let due: (() => void)[] = []
+  /** In the order in which they began, which is nearly that in which they end. */
+  let begun: { endsAt: number; flush: () => void }[] = []
   let timer: NodeJS.Timeout | undefined
-  const ms = () => Math.min(Math.max(1, streams / STREAMS_AT_SHORTEST) * SHORTEST_WINDOW_MS, LONGEST_WINDOW_MS)
+  const ms = () => Math.min(Math.max(1, streams / STREAMS_AT_SHORTEST) * SHORTEST_WINDOW_MS, longestMs)
+
+  function flushDue(): void {
+    timer = undefined
+    const now = performance.now()
+    const first = begun.findIndex(({ endsAt }) => endsAt > now + 1)
+    const due = first === -1 ? begun : begun.slice(0, first)
+    begun = first === -1 ? [] : begun.slice(first)
+    arm()
+    for (const { flush } of due) flush()
+  }
+
+  function arm(): void {
+    const next = begun[0]
+    if (next !== undefined) timer ??= setTimeout(flushDue, Math.max(1, next.endsAt - performance.now()))
+  }
+
   return {
     ms,
     open() {
@@ -35,30 +53,24 @@ export function createMergeWindow(): MergeWindow {
       return () => void (streams -= 1)
     },
     schedule(flush) {
-      due.push(flush)
-      timer ??= setTimeout(() => {
-        const now = due
-        due = []
-        timer = undefined
-        for (const each of now) each()
-      }, ms())
+      begun.push({ endsAt: performance.now() + ms(), flush })
+      arm()
     },
   }
 }
 
 /**
- * The same stream with fewer parts. `onPart` is called with each merged part, in order, before it goes on, and waited for;
+ * What has begun and the rest of it, with fewer parts. `onPart` is called with each merged part, in order, before it goes on, and waited for;
  * deltas are not waited for.
  */
 export function mergedParts(
-  source: ReadableStream<Part>,
+  { begun, rest }: { begun: readonly Part[]; rest: ReadableStreamDefaultReader<Part> },
   {
     window,
     onDelta,
     onPart,
   }: { window: MergeWindow; onDelta: (part: Delta) => void; onPart: (part: Part) => Promise<void> },
 ): ReadableStream<Part> {
-  const reader = source.getReader()
   let collected: { part: Delta; text: string[] } | undefined
   /** The next delta goes through at once. */
   let first = true
@@ -102,37 +114,40 @@ export function mergedParts(
     })
   }
 
+  async function pass(controller: ReadableStreamDefaultController<Part>, part: Part): Promise<void> {
+    if (isDelta(part)) return take(controller, part)
+    flush(controller)
+    first = true
+    await onPart(part)
+    if (!closed) controller.enqueue(part)
+  }
+
+  async function passAll(controller: ReadableStreamDefaultController<Part>): Promise<void> {
+    try {
+      for (const part of begun) await pass(controller, part)
+      for (;;) {
+        const { done, value } = await rest.read()
+        if (closed) return
+        if (done) break
+        if (isDelta(value)) take(controller, value)
+        else await pass(controller, value)
+      }
+      flush(controller)
+      end()
+      controller.close()
+    } catch (error) {
+      if (closed) return
+      flush(controller)
+      end()
+      controller.error(error)
+    }
+  }
+
   return new ReadableStream<Part>({
-    async start(controller) {
-      void (async () => {
-        try {
-          for (;;) {
-            const { done, value } = await reader.read()
-            if (closed) return
-            if (done) break
-            if (isDelta(value)) take(controller, value)
-            else {
-              flush(controller)
-              first = true
-              await onPart(value)
-              if (closed) return
-              controller.enqueue(value)
-            }
-          }
-          flush(controller)
-          end()
-          controller.close()
-        } catch (error) {
-          if (closed) return
-          flush(controller)
-          end()
-          controller.error(error)
-        }
-      })()
-    },
+    start: (controller) => void passAll(controller),
     async cancel(reason) {
       end()
-      await reader.cancel(reason)
+      await rest.cancel(reason)
     },
   })
 }

@@ -20,11 +20,17 @@ interface CallOptions {
   jobId: string
 }
 
+/** A call that has begun to answer: the parts up to its first output, and the rest. */
+export interface BegunCall extends Omit<LanguageModelV4StreamResult, 'stream'> {
+  begun: readonly LanguageModelV4StreamPart[]
+  rest: ReadableStreamDefaultReader<LanguageModelV4StreamPart>
+}
+
 /** Calls the model; `doStream` gets the signal of one try, which is aborted when no output comes in time. */
 export async function callModelWithRetries(
   doStream: (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>,
   options: CallOptions,
-): Promise<LanguageModelV4StreamResult> {
+): Promise<BegunCall> {
   for (let tries = 1; ; tries += 1) {
     try {
       return await callModelOnce(doStream, options)
@@ -48,7 +54,7 @@ export async function callModelWithRetries(
 async function callModelOnce(
   doStream: (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>,
   { signal, firstChunkMs, metrics }: CallOptions,
-): Promise<LanguageModelV4StreamResult> {
+): Promise<BegunCall> {
   const startedAt = performance.now()
   const late = new AbortController()
   const limit = setTimeout(
@@ -57,10 +63,11 @@ async function callModelOnce(
   )
   const either = AbortSignal.any([signal, late.signal])
   try {
-    const result = await untilAborted(doStream(either), either)
-    const stream = await untilFirstOutput(result.stream, either)
+    const { stream, ...result } = await untilAborted(doStream(either), either)
+    const rest = stream.getReader()
+    const begun = await untilFirstOutput(rest, either)
     metrics.firstOutput((performance.now() - startedAt) / 1_000)
-    return { ...result, stream }
+    return { ...result, begun, rest }
   } finally {
     clearTimeout(limit)
   }
@@ -68,35 +75,25 @@ async function callModelOnce(
 
 /** Reads up to the first part that is output; an error before it is thrown, so that the call may be tried again. */
 async function untilFirstOutput(
-  stream: ReadableStream<LanguageModelV4StreamPart>,
+  reader: ReadableStreamDefaultReader<LanguageModelV4StreamPart>,
   signal: AbortSignal,
-): Promise<ReadableStream<LanguageModelV4StreamPart>> {
-  const reader = stream.getReader()
+): Promise<LanguageModelV4StreamPart[]> {
   const seen: LanguageModelV4StreamPart[] = []
   for (;;) {
     const { done, value } = await untilAborted(reader.read(), signal)
-    if (done) break
+    if (done) return seen
     if (value.type === 'error') {
       await reader.cancel().catch(() => undefined)
       throw value.error
     }
     seen.push(value)
-    if (
-      value.type !== 'stream-start' &&
-      value.type !== 'response-metadata' &&
-      value.type !== 'ping' &&
-      value.type !== 'raw'
-    )
-      break
+    if (!BEFORE_OUTPUT.has(value.type)) return seen
   }
-  return new ReadableStream({
-    async pull(controller) {
-      const next = seen.shift()
-      if (next !== undefined) return controller.enqueue(next)
-      const { done, value } = await reader.read()
-      if (done) controller.close()
-      else controller.enqueue(value)
-    },
-    cancel: (reason) => reader.cancel(reason),
-  })
 }
+
+const BEFORE_OUTPUT: ReadonlySet<LanguageModelV4StreamPart['type']> = new Set([
+  'stream-start',
+  'response-metadata',
+  'ping',
+  'raw',
+])

@@ -139,7 +139,6 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     const granted = await persistently(dependencies, () => rightsStand(runtime.database, job))
     for (let entry: Attempt['entry'] = job.attempt === 1 && job.steps === 0 ? 'fresh' : 'resumed'; ; entry = 'again') {
       const outcome = granted ? await run({ ...attempt, entry }) : withdrawnGrant(job)
-      await live.flush()
       const result = await writeSomehow(dependencies, attempt, outcome)
       if (result !== 'unread-inbox') return result
     }
@@ -216,9 +215,14 @@ async function writeOutcome(
   attempt: Attempt,
   outcome: RunOutcome,
 ): Promise<DeliveryResult | 'unread-inbox'> {
+  if (outcome.kind === 'completed') {
+    const ended = await endWithOthers(attempt, outcome)
+    if (ended !== undefined) return ended
+  }
+  await attempt.live.flush()
   switch (outcome.kind) {
     case 'completed':
-      return (await endWithOthers(attempt, outcome)) ?? writeReturn(attempt, await storeLastStep(attempt, outcome))
+      return writeReturn(attempt, await storeLastStep(attempt, outcome))
     case 'failed':
       return writeEnd(attempt, outcome)
     case 'aborted':
@@ -273,13 +277,17 @@ const LATE: DeliveryResult = { ...LOST, outcome: 'late' }
 
 /** The common end, written with those of other jobs; undefined: this job's end needs more, or the claim is gone. */
 async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Promise<DeliveryResult | undefined> {
-  const { runtime, job, claim, cutCalls, layers } = attempt
+  const { runtime, job, claim, cutCalls, layers, live } = attempt
   const { ending, message, lastStep, counters } = outcome
   const { reason, result } = ending
   if (lastStep === undefined || counters === undefined || result === null || !('parts' in message)) return undefined
   if (layers.layers.length > 0 || cutCalls.tokens() !== undefined || !mayEndTogether(job)) return undefined
-  const end = await runtime.groups.end({ job, claim, reason, result, parts: message.parts, lastStep, counters })
-  return end === null ? undefined : completedIn(end.steps)
+  const endsStep = live.takeEndOfStep()
+  const common = { job, claim, reason, result, parts: message.parts, lastStep, counters, endsStep }
+  const end = await runtime.groups.end(common)
+  if (end !== null) return completedIn(end.steps)
+  if (endsStep) live.write({ type: 'finish-step' })
+  return undefined
 }
 
 /** Any other end: the last step becomes whole before it. */

@@ -103,6 +103,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
       case 'end':
         return ended(state, endingOf(move.step, state))
       case 'answer-calls': {
+        // Once the job waits its next attempt may write, and this one's frames are refused.
+        await live.flush()
         const answered = await answerUnlessStopped(() => answerOpenCalls(attempt, state, journal, move, agent.tools))
         if (answered.kind === 'waiting') return answered
         if (answered.kind === 'stopped')

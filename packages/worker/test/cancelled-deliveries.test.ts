@@ -54,7 +54,7 @@ beforeAll(async () => {
     suspects: createSuspects(),
     layerWatch: { add: () => () => undefined, close: async () => undefined },
     liveWriters: createLiveWriters(runtime),
-    mergeWindow: createMergeWindow(),
+    mergeWindow: createMergeWindow({ chunkMs: 60_000 }),
     isDraining: () => false,
     shutdown: new AbortController().signal,
   })

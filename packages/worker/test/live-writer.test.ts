@@ -30,16 +30,23 @@ const delta = (text: string, id = 't'): UIMessageChunk => ({ type: 'text-delta',
 const batchesOf = async (jobId: string) =>
   (await stage.runtime.liveStreams.read(jobId, 0)).map(({ firstSeq, chunks }) => ({ firstSeq, chunks }))
 
-test('the first frame goes out at once, what follows within the interval goes together', async () => {
+/** What is written before this goes out at once, together. */
+const nextMoment = () => new Promise((resolve) => setImmediate(resolve))
+
+test('the first frames go out at once, what follows within the interval goes together', async () => {
   const jobId = newId()
   const live = open(jobId)
   live.write({ type: 'start', messageId: jobId })
+  await nextMoment()
+  expect(await batchesOf(jobId)).toEqual([])
+  live.write({ type: 'start-step' })
+  await nextMoment()
   for (const text of ['He', 'll', 'o']) live.write(delta(text))
   live.write({ type: 'text-end', id: 't' })
   await live.flush()
   expect(await batchesOf(jobId)).toEqual([
-    { firstSeq: 1, chunks: [{ type: 'start', messageId: jobId }] },
-    { firstSeq: 2, chunks: [delta('Hello'), { type: 'text-end', id: 't' }] },
+    { firstSeq: 1, chunks: [{ type: 'start', messageId: jobId }, { type: 'start-step' }] },
+    { firstSeq: 3, chunks: [delta('Hello'), { type: 'text-end', id: 't' }] },
   ])
 })
 
@@ -47,6 +54,7 @@ test('frames that nobody flushes go out by themselves', async () => {
   const jobId = newId()
   const live = open(jobId)
   live.write(delta('one '))
+  await nextMoment()
   live.write(delta('two'))
   expect(await waitUntil(async () => (await batchesOf(jobId)).length === 2)).toBe(true)
 })
@@ -55,6 +63,7 @@ test('only deltas of one id, one kind and without metadata are joined', async ()
   const jobId = newId()
   const live = open(jobId)
   live.write({ type: 'start-step' })
+  await nextMoment()
   const apart: UIMessageChunk[] = [
     delta('a', '1'),
     delta('b', '2'),
@@ -74,6 +83,7 @@ test('each batch is signalled to viewers', async () => {
   const unsubscribe = await stage.runtime.signals.subscribe(`live:${jobId}`, () => (signals += 1))
   const live = open(jobId)
   live.write(delta('a'))
+  await nextMoment()
   live.write(delta('b'))
   await live.flush()
   expect(await waitUntil(() => signals === 2)).toBe(true)
@@ -124,7 +134,9 @@ test('LOSS-15: a flush does not wait for a Redis that is full; the frames come w
 test('UX-5: what is written while a batch is on its way is kept up to a limit', async () => {
   const jobId = newId()
   const live = open(jobId)
-  for (let at = 0; at < 5_000; at += 1) live.write({ type: 'start-step' })
+  live.write({ type: 'start-step' })
+  await nextMoment()
+  for (let at = 1; at < 5_000; at += 1) live.write({ type: 'start-step' })
   await live.flush()
   const written = (await batchesOf(jobId)).flatMap(({ chunks }) => chunks).length
   expect(written).toBe(2_001)
@@ -191,7 +203,9 @@ function openRefused(jobId: string, options: { leftoverLimitMs?: number } = {}) 
 test('what Redis does not take is tried less and less often, and comes whole once it does', async () => {
   const jobId = newId()
   const { live, tries, refusing } = openRefused(jobId)
-  for (let at = 0; at < 10; at += 1) live.write(delta(`${at} `))
+  live.write(delta('0 '))
+  await nextMoment()
+  for (let at = 1; at < 10; at += 1) live.write(delta(`${at} `))
   await waitUntil(() => tries.length === 8)
   const [first = 0, last = 0] = [tries[0], tries[7]]
   expect(last - first).toBeGreaterThan(1_000)
@@ -223,6 +237,7 @@ test('an attempt that is over still sends what it has', async () => {
   const jobId = newId()
   const live = open(jobId)
   live.write(delta('one '))
+  await nextMoment()
   live.write(delta('two'))
   live.end()
   expect(await waitUntil(async () => (await batchesOf(jobId)).length === 2)).toBe(true)

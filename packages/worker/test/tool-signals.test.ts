@@ -79,7 +79,7 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
   const journal = createJournal({
     database: runtime.database,
     groups: runtime.groups,
-    mergeWindow: createMergeWindow(),
+    mergeWindow: createMergeWindow({ chunkMs: 60_000 }),
     claim: claimOf(job),
     generation: 1,
     stopSwitch,

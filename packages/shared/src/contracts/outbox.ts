@@ -23,6 +23,8 @@ export const outboxMessageSchema = z.discriminatedUnion('kind', [
       state: z.enum(TERMINAL_STATES),
       reason: z.string(),
       error: z.string().nullable(),
+      /** The frame that ends the last step has not gone out: it comes with the end. */
+      endsStep: z.boolean().optional(),
     }),
   }),
   /** Bring a sub-agent's outcome to a convo whose turn has ended. */

@@ -146,9 +146,10 @@ async function tellOne(
         message.payload.deliverySeq,
       )
     case 'ended': {
-      const { generation, attempt, state, error, reason } = message.payload
+      const { generation, attempt, state, error, reason, endsStep } = message.payload
       signals.publish(`job:${entry.jobId}`, 'ended')
-      const chunks = endChunks(state, error, reason)
+      const endOfStep = endsStep === true ? [{ type: 'finish-step' as const }] : []
+      const chunks = [...endOfStep, ...endChunks(state, error, reason)]
       await liveStreams.append(entry.jobId, { generation, attempt, number: LAST_BATCH, end: true, chunks })
       signals.publish(`live:${entry.jobId}`, 'frames')
       return

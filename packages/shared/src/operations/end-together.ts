@@ -21,6 +21,8 @@ export interface CommonEnd {
   lastStep: { index: number; messages: readonly ModelMessage[] }
   /** What the job has cost, its last step included. */
   counters: Counters
+  /** Viewers have not been sent the end of the last step: it comes with that of the job. */
+  endsStep: boolean
 }
 
 /** Whether a job can end so, as far as its row tells; what others may have done meanwhile is looked at under the lock. */
@@ -52,7 +54,7 @@ export async function endTogether(
         ends.filter(({ job }) => free.has(job.rootJobId)),
       ),
     )
-    return ends.map(({ job, claim, reason, counters }) => {
+    return ends.map(({ job, claim, reason, counters, endsStep }) => {
       if (!ended.has(claim.token)) return 'apart'
       const { id: jobId, generation, attempt } = job
       const { steps } = counters
@@ -61,7 +63,7 @@ export async function endTogether(
         jobId,
         kind: 'ended',
         key: `ended:${jobId}:${generation}`,
-        payload: { generation, attempt, state: 'completed', reason, error: null },
+        payload: { generation, attempt, state: 'completed', reason, error: null, ...(endsStep ? { endsStep } : {}) },
       })
       return { steps }
     })

@@ -22,8 +22,8 @@ export interface DeliveryCounts {
   depth: number
 }
 
-/** How many ended deliveries Bull Board can look back on, and for how long (seconds). */
-const KEEP_COMPLETED = { count: 1_000, age: 24 * 3_600 }
+/** How many ended deliveries Bull Board can look back on, and for how long (seconds). An age costs commands with each delivery. */
+const KEEP_COMPLETED = { count: 1_000 }
 const KEEP_FAILED = { count: 5_000, age: 7 * 24 * 3_600 }
 
 export function queueName(lane: string): string {

@@ -10,9 +10,11 @@ import type { Logger } from '../logger.ts'
 import { ANSWER_LIMIT_MS, closeRedis, openRedis, type RedisClient } from './redis.ts'
 import { withLimit } from '../with-limit.ts'
 
-/** Batches kept a job, and how long a stream outlives its last batch. */
+/** Batches kept a job. */
 export const MAX_BATCHES = 5_000
+/** How long a stream outlives its job's end, and how long an attempt's at the most: a job lasts a day. */
 export const EXPIRE_SECONDS = 3_600
+export const LIVE_EXPIRE_SECONDS = 90_000
 /** Bytes of frames kept while a job runs: as many batches at 200 bytes, minutes of an ordinary answer. */
 export const MAX_BYTES = 1_000_000
 /** And once it has ended: what a viewer that was following may not have read yet. */
@@ -25,45 +27,45 @@ export const READ_COUNT = 500
  * index of the step that begins in the batch, or "".
  * Answers the number of the last frame, or -1 when a newer attempt has written. The fence is a hash of the newest
  * generation, attempt and batch number, the number of the last frame, that of the last frame that ended a step, and the
- * bytes of all frames kept. The newest batch always stays.
+ * bytes and number of all batches kept. The newest batch always stays.
  */
 const APPEND_SCRIPT = `
 local function size(entry) return #entry[2][6] end
-local fence = redis.call('HMGET', KEYS[2], 'generation', 'attempt', 'batch', 'seq', 'stepSeq', 'bytes')
+local fence = redis.call('HMGET', KEYS[2], 'generation', 'attempt', 'batch', 'seq', 'stepSeq', 'bytes', 'count')
 local generation, attempt = tonumber(fence[1] or '0'), tonumber(fence[2] or '0')
 local ours, oursAttempt = tonumber(ARGV[1]), tonumber(ARGV[2])
 if ours < generation or (ours == generation and oursAttempt < attempt) then return -1 end
 local seq = math.max(tonumber(fence[4] or '0'), tonumber(ARGV[6]))
 local same = ours == generation and oursAttempt == attempt
 if same and tonumber(fence[3] or '0') >= tonumber(ARGV[3]) then return seq end
-local bytes = tonumber(fence[6] or '0')
+local bytes, count = tonumber(fence[6] or '0'), tonumber(fence[7] or '0')
 if ARGV[9] == '1' then
   local cut = redis.call('XRANGE', KEYS[1], '(' .. (fence[5] or '0') .. '-0', '+')
   for _, entry in ipairs(cut) do
-    bytes = bytes - size(entry)
+    bytes, count = bytes - size(entry), count - 1
     redis.call('XDEL', KEYS[1], entry[1])
   end
 end
 local last = seq + tonumber(ARGV[4])
-redis.call('HSET', KEYS[2], 'generation', ARGV[1], 'attempt', ARGV[2], 'batch', ARGV[3], 'seq', last)
-if ARGV[8] == '1' then redis.call('HSET', KEYS[2], 'stepSeq', last) end
+local stepSeq = ARGV[8] == '1' and last or (fence[5] or 0)
 if last > seq then
   redis.call('XADD', KEYS[1], (seq + 1) .. '-0', 'g', ARGV[1], 'a', ARGV[2], 'f', ARGV[5], 'e', ARGV[7], 's', ARGV[10])
-  redis.call('EXPIRE', KEYS[1], ${EXPIRE_SECONDS})
-  local count = redis.call('XLEN', KEYS[1])
-  bytes = count == 1 and #ARGV[5] or bytes + #ARGV[5]
+  bytes, count = bytes + #ARGV[5], count + 1
   local limit = ARGV[7] == '1' and ${MAX_BYTES_AT_END} or ${MAX_BYTES}
   while count > 1 and (bytes > limit or count > ${MAX_BATCHES}) do
     for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 20)) do
       if count == 1 or (bytes <= limit and count <= ${MAX_BATCHES}) then break end
-      bytes = bytes - size(entry)
-      count = count - 1
+      bytes, count = bytes - size(entry), count - 1
       redis.call('XDEL', KEYS[1], entry[1])
     end
   end
 end
-redis.call('HSET', KEYS[2], 'bytes', bytes)
-redis.call('EXPIRE', KEYS[2], ${EXPIRE_SECONDS})
+redis.call('HSET', KEYS[2], 'generation', ARGV[1], 'attempt', ARGV[2], 'batch', ARGV[3], 'seq', last, 'stepSeq', stepSeq, 'bytes', bytes, 'count', count)
+if not same or ARGV[7] == '1' then
+  local seconds = ARGV[7] == '1' and ${EXPIRE_SECONDS} or ${LIVE_EXPIRE_SECONDS}
+  redis.call('EXPIRE', KEYS[1], seconds)
+  redis.call('EXPIRE', KEYS[2], seconds)
+end
 return last
 `
 

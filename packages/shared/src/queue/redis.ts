@@ -28,7 +28,8 @@ export function openRedis(
     autoResubscribe: false,
     connectionName: `offshoot:${purpose}`,
     retryStrategy: (attempts: number) => Math.min(50 * 2 ** Math.min(attempts, 10), MAX_RECONNECT_DELAY_MS),
-    ...(blocking ? {} : { socketTimeout: SILENCE_LIMIT_MS }),
+    // What is sent in the same moment goes in one message; but nothing may stand behind a command that blocks.
+    ...(blocking ? {} : { socketTimeout: SILENCE_LIMIT_MS, enableAutoPipelining: true }),
   }
   const client = connect(config, options)
   let away = false
@@ -50,6 +51,7 @@ interface ConnectionOptions {
   connectionName: string
   retryStrategy: (attempts: number) => number
   socketTimeout?: number
+  enableAutoPipelining?: boolean
 }
 
 function connect(config: Config, options: ConnectionOptions): RedisClient {
