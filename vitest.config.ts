@@ -9,6 +9,7 @@ export default defineConfig({
       'dev/**/*.test.ts',
       'examples/**/*.test.ts',
       'prisma/**/*.test.ts',
+      'bench/src/**/*.test.ts',
     ],
     testTimeout: 60_000,
     hookTimeout: 60_000,

@@ -1,14 +1,25 @@
-// pnpm bench [workload…] [--rounds N] [--json FILE] [--svg FOLDER]: measures Offshoot against its baselines, in turn, in one run.
+// pnpm bench [workload…] [--rounds N] [--json FILE] [--svg FOLDER] [--quick]: measures Offshoot against its baselines, in
+// turn, in one run. Progress goes to stderr, the tables to stdout.
 import { mkdir, writeFile } from 'node:fs/promises'
+import os from 'node:os'
 import path from 'node:path'
 import { Argument, Command, InvalidArgumentError } from 'commander'
+import { logLine, secondsSince } from '../../dev/log-line.ts'
+import { onStopRequest } from '../../dev/stop-request.ts'
+import type { Chart } from './chart.ts'
 import { drawRounds } from './draw-rounds.ts'
-import { printWorkload } from './report.ts'
-import { type Figures, median, type Workload } from './workload.ts'
+import { tableOf } from './report.ts'
+import { type Figures, summarize, type Summary, type Workload } from './workload.ts'
 import { WORKLOADS } from './workloads.ts'
 
-/** The medians and the single rounds of each figure, by workload. */
-export type Results = Record<string, Record<string, { median: number; rounds: number[] }>>
+interface Result {
+  figures: Record<string, Summary>
+  charts: readonly Chart[]
+}
+
+/** For what a workload has started to end. */
+const CLOSE_LIMIT_MS = 30_000
+const STOPPED_EXIT_CODE = 130
 
 const names = WORKLOADS.map(({ name }) => name)
 const program = new Command('bench')
@@ -16,64 +27,73 @@ const program = new Command('bench')
   .addArgument(new Argument('[workloads...]', 'which ones; all when none is named').choices(names))
   .option('--rounds <count>', 'how often each workload runs', wholeNumber, 5)
   .option('--json <file>', 'write every figure of every round to a file')
-  .option('--svg <folder>', 'draw each workload as SVG into a folder')
+  .option('--svg <folder>', 'where to draw each workload as SVG', '.offshoot/bench')
+  .option('--quick', 'small sizes, to try a workload out: its figures say little', false)
   .parse()
 
-const options: { rounds: number; json?: string; svg?: string } = program.opts()
+const options: { rounds: number; json?: string; svg: string; quick: boolean } = program.opts()
 const wanted = program.args.length === 0 ? names : program.args
-const log = (line: string) => void process.stderr.write(`${line}\n`)
 
-const results: Results = {}
+const stopped = Promise.withResolvers<never>()
+stopped.promise.catch(() => undefined) // whoever waits hears of it
+let stopping = false
+onStopRequest(
+  () => {
+    stopping = true
+    logLine('stopping …')
+    stopped.reject(new Error('stopped'))
+  },
+  () => process.exit(STOPPED_EXIT_CODE),
+)
+
+const results = new Map<string, Result>()
 for (const workload of WORKLOADS.filter(({ name }) => wanted.includes(name))) {
-  const rounds = await runWorkload(workload)
-  results[workload.name] = summarize(rounds)
-  printWorkload(workload, results[workload.name] ?? {})
+  try {
+    const result = await runWorkload(workload)
+    results.set(workload.name, result)
+    process.stdout.write(tableOf(workload.name, result.figures))
+  } catch (error) {
+    if (stopping) break
+    process.exitCode = 1
+    logLine(`${workload.name} failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`)
+  }
 }
+if (stopping) process.exit(STOPPED_EXIT_CODE)
 if (options.json !== undefined) await writeJson(options.json)
-if (options.svg !== undefined) await drawAll(options.svg)
+await drawAll(options.svg)
 process.exit()
 
-async function runWorkload(workload: Workload): Promise<Figures[]> {
-  log(`${workload.name}: ${workload.about}`)
-  const open = await workload.open()
+async function runWorkload({ name, about, warmUps, open }: Workload): Promise<Result> {
+  logLine(`${name}: ${about}`)
+  const workload = await open({ quick: options.quick, log: (line) => logLine(`  ${line}`) })
   const rounds: Figures[] = []
   try {
-    for (let warmUp = 1; warmUp <= workload.warmUps; warmUp += 1) {
-      log(`  warm-up ${warmUp} of ${workload.warmUps} …`)
-      await open.round()
-    }
-    for (let round = 1; round <= options.rounds; round += 1) {
+    for (let round = 1 - warmUps; round <= options.rounds; round += 1) {
       const startedAt = performance.now()
-      rounds.push(await open.round())
-      log(`  round ${round} of ${options.rounds} (${((performance.now() - startedAt) / 1_000).toFixed(1)} s)`)
+      const figures = await Promise.race([workload.round(), stopped.promise])
+      logLine(`  ${round <= 0 ? 'warm-up' : `round ${round} of ${options.rounds}`} (${secondsSince(startedAt)})`)
+      if (round > 0) rounds.push(figures)
     }
   } finally {
-    await open.close()
+    await Promise.race([workload.close(), new Promise((resolve) => setTimeout(resolve, CLOSE_LIMIT_MS).unref())])
   }
-  return rounds
-}
-
-function summarize(rounds: readonly Figures[]) {
-  const figures = Object.keys(rounds[0] ?? {})
-  return Object.fromEntries(
-    figures.map((figure) => {
-      const values = rounds.map((round) => round[figure] ?? NaN)
-      return [figure, { median: median(values), rounds: values }]
-    }),
-  )
+  return { figures: summarize(rounds), charts: workload.charts }
 }
 
 async function writeJson(file: string): Promise<void> {
   await mkdir(path.dirname(path.resolve(file)), { recursive: true })
-  await writeFile(file, `${JSON.stringify({ node: process.version, rounds: options.rounds, results }, null, 2)}\n`)
-  log(`every figure stands in ${file}`)
+  const measured = Object.fromEntries([...results].map(([name, { figures }]) => [name, figures]))
+  const { rounds, quick } = options
+  const on = { node: process.version, platform: os.platform(), cpus: os.cpus().length, cpu: os.cpus()[0]?.model }
+  await writeFile(file, `${JSON.stringify({ on, rounds, quick, results: measured }, null, 2)}\n`)
+  logLine(`every figure stands in ${file}`)
 }
 
 async function drawAll(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true })
-  for (const [name, figures] of Object.entries(results))
-    await writeFile(path.join(folder, `${name}.svg`), drawRounds(name, figures))
-  log(`drawn into ${folder}`)
+  for (const [name, { figures, charts }] of results)
+    await writeFile(path.join(folder, `${name}.svg`), drawRounds(name, figures, charts))
+  logLine(`drawn into ${folder}`)
 }
 
 function wholeNumber(text: string): number {

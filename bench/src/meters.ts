@@ -1,5 +1,5 @@
 // What a stretch of work has cost: CPU and memory by process, Redis commands, Postgres commits.
-import { readFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { Redis } from 'ioredis'
 import { Client } from 'pg'
 
@@ -13,9 +13,38 @@ export async function cpuMs(pid: number): Promise<number> {
   return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK
 }
 
+export interface Cost<Name extends string, Value> {
+  value: Value
+  wallMs: number
+  /** By the names given, and of this process, which is the host. */
+  cpuMs: Record<Name | 'host', number>
+}
+
+/** Runs `work`, and answers what it has cost in wall time, and each process in CPU time. */
+export async function costOf<Name extends string, Value>(
+  pids: Record<Name, number>,
+  work: () => Promise<Value>,
+): Promise<Cost<Name, Value>> {
+  const all = Object.entries<number>({ ...pids, host: process.pid })
+  const look = () => Promise.all(all.map(([, pid]) => cpuMs(pid)))
+  const before = await look()
+  const startedAt = performance.now()
+  const value = await work()
+  const wallMs = performance.now() - startedAt
+  const after = await look()
+  const spent = all.map(([name], at) => [name, (after[at] ?? NaN) - (before[at] ?? NaN)])
+  // Its keys are the names given.
+  return { value, wallMs, cpuMs: Object.fromEntries(spent) as Record<Name | 'host', number> }
+}
+
 /** The most memory that a process has had since `forgetPeak`, in MiB. */
 export async function peakMiB(pid: number): Promise<number> {
   return statusMiB(pid, 'VmHWM')
+}
+
+/** From now on `peakMiB` begins anew. */
+export async function forgetPeak(pid: number): Promise<void> {
+  await writeFile(`/proc/${pid}/clear_refs`, '5')
 }
 
 export async function residentMiB(pid: number): Promise<number> {

@@ -12,6 +12,12 @@ export interface AgentPlan {
   steps: number
   /** What the first step spawns and waits for. */
   children: AgentPlan[]
+  /** The index of a step that is answered only once the model is told to release the agent; null: none is. */
+  heldStep: number | null
+  /** The first token comes together with the text's beginning, not `everyMs` after it. */
+  firstAtOnce: boolean
+  /** Each token is the instant at which it was sent. */
+  stamped: boolean
 }
 
 const planSchema: z.ZodType<AgentPlan> = z.lazy(() =>
@@ -21,14 +27,32 @@ const planSchema: z.ZodType<AgentPlan> = z.lazy(() =>
     everyMs: z.number(),
     steps: z.number(),
     children: z.array(planSchema),
+    heldStep: z.number().nullable(),
+    firstAtOnce: z.boolean(),
+    stamped: z.boolean(),
   }),
 )
 
+const DEFAULTS = { tokens: 20, everyMs: 0, steps: 1, children: [], heldStep: null, firstAtOnce: false, stamped: false }
+
 /** Says 20 tokens at once, unless told otherwise. */
 export function planOf(name: string, more: Partial<AgentPlan> = {}): AgentPlan {
-  return { name, tokens: 20, everyMs: 0, steps: 1, children: [], ...more }
+  return { ...DEFAULTS, name, ...more }
 }
 
 export function readPlan(message: string): AgentPlan {
   return planSchema.parse(JSON.parse(message))
+}
+
+/** An instant that processes of one machine share, in milliseconds with fractions. */
+export function sharedNow(): number {
+  return performance.timeOrigin + performance.now()
+}
+
+/** How long each token of a stamped text was on its way, in milliseconds. */
+export function delaysOf(text: string, receivedAt: number): number[] {
+  return text
+    .trim()
+    .split(' ')
+    .map((stamp) => receivedAt - Number(stamp))
 }

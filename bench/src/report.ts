@@ -1,10 +1,10 @@
 // The table of a workload's figures: the median, its spread over the rounds, and the verdict where there is a target.
-import { TARGETS, verdictOn } from './targets.ts'
-import type { Workload } from './workload.ts'
+import { targetOf, verdictOn } from './targets.ts'
+import type { Summary } from './workload.ts'
 
-export function printWorkload({ name }: Workload, figures: Record<string, { median: number; rounds: number[] }>): void {
+export function tableOf(name: string, figures: Record<string, Summary>): string {
   const rows = Object.entries(figures).map(([figure, { median: middle, rounds }]) => {
-    const target = TARGETS.find((each) => each.figure === `${name}.${figure}`)
+    const target = targetOf(name, figure)
     const sign = target?.better === 'more' ? '≥' : '≤'
     const goal = target === undefined ? '' : `must ${sign} ${target.must}, aim ${sign} ${target.aim}`
     return [
@@ -23,10 +23,10 @@ export function printWorkload({ name }: Workload, figures: Record<string, { medi
       .join('  ')
       .trimEnd(),
   )
-  process.stdout.write(`\n${name}\n${lines.map((line) => `  ${line}`).join('\n')}\n\n`)
+  return `\n${name}\n${lines.map((line) => `  ${line}`).join('\n')}\n\n`
 }
 
-function format(value: number): string {
+export function format(value: number): string {
   if (!Number.isFinite(value)) return 'unknown'
   return Math.abs(value) >= 100 ? value.toFixed(0) : Number(value.toPrecision(3)).toString()
 }

@@ -24,6 +24,10 @@ export const TARGETS: readonly Target[] = [
   { figure: 'growth.spawnRatio', better: 'more', must: 0.9, aim: 0.97 },
 ]
 
+export function targetOf(workload: string, figure: string): Target | undefined {
+  return TARGETS.find((target) => target.figure === `${workload}.${figure}`)
+}
+
 export type Verdict = 'aim reached' | 'must reached' | 'MISSED'
 
 export function verdictOn({ better, must, aim }: Target, value: number): Verdict {
