@@ -35,7 +35,9 @@ async function runAll(messages: readonly string[], concurrency: number): Promise
   await Promise.all(Array.from({ length: concurrency }, lane))
   delay.disable()
   const wallMs = performance.now() - startedAt
-  return { wallMs, eventLoopDelayP99Ms: delay.percentile(99) / 1e6, tookMs, firstTokenDelaysMs }
+  // A loop that has not turned twice gives no sample: it was late all the time.
+  const eventLoopDelayP99Ms = delay.count === 0 ? wallMs : delay.percentile(99) / 1e6
+  return { wallMs, eventLoopDelayP99Ms, tookMs, firstTokenDelaysMs }
 }
 
 /** Answers the delay of its first token, if it is stamped. */

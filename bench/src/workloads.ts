@@ -1,5 +1,6 @@
+import { streaming } from './workloads/streaming.ts'
 import { throughput } from './workloads/throughput.ts'
 import type { Workload } from './workload.ts'
 
 /** In the order in which they run. */
-export const WORKLOADS: readonly Workload[] = [throughput]
+export const WORKLOADS: readonly Workload[] = [throughput, streaming]
