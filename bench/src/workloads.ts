@@ -1,6 +1,7 @@
+import { overhead } from './workloads/overhead.ts'
 import { streaming } from './workloads/streaming.ts'
 import { throughput } from './workloads/throughput.ts'
 import type { Workload } from './workload.ts'
 
 /** In the order in which they run. */
-export const WORKLOADS: readonly Workload[] = [throughput, streaming]
+export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead]
