@@ -1,7 +1,8 @@
+import { abort } from './workloads/abort.ts'
 import { overhead } from './workloads/overhead.ts'
 import { streaming } from './workloads/streaming.ts'
 import { throughput } from './workloads/throughput.ts'
 import type { Workload } from './workload.ts'
 
 /** In the order in which they run. */
-export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead]
+export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead, abort]
