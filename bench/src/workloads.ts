@@ -1,8 +1,9 @@
 import { abort } from './workloads/abort.ts'
+import { nested } from './workloads/nested.ts'
 import { overhead } from './workloads/overhead.ts'
 import { streaming } from './workloads/streaming.ts'
 import { throughput } from './workloads/throughput.ts'
 import type { Workload } from './workload.ts'
 
 /** In the order in which they run. */
-export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead, abort]
+export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead, abort, nested]
