@@ -51,8 +51,6 @@ export function sharedNow(): number {
 
 /** How long each token of a stamped text was on its way, in milliseconds. */
 export function delaysOf(text: string, receivedAt: number): number[] {
-  return text
-    .trim()
-    .split(' ')
-    .map((stamp) => receivedAt - Number(stamp))
+  const stamps = text.split(' ').filter((stamp) => stamp !== '')
+  return stamps.map((stamp) => receivedAt - Number(stamp))
 }

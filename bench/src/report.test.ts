@@ -55,4 +55,5 @@ test('a plan survives its way through an agent’s message', () => {
 
 test('each token of a stamped text tells how long it was on its way', () => {
   expect(delaysOf('1000.5 1020 ', 1030)).toEqual([29.5, 10])
+  expect(delaysOf('', 1030)).toEqual([])
 })

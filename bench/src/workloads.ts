@@ -3,7 +3,8 @@ import { nested } from './workloads/nested.ts'
 import { overhead } from './workloads/overhead.ts'
 import { streaming } from './workloads/streaming.ts'
 import { throughput } from './workloads/throughput.ts'
+import { watch } from './workloads/watch.ts'
 import type { Workload } from './workload.ts'
 
 /** In the order in which they run. */
-export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead, abort, nested]
+export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead, abort, nested, watch]
