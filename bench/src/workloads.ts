@@ -1,4 +1,5 @@
 import { abort } from './workloads/abort.ts'
+import { crash } from './workloads/crash.ts'
 import { nested } from './workloads/nested.ts'
 import { overhead } from './workloads/overhead.ts'
 import { streaming } from './workloads/streaming.ts'
@@ -7,4 +8,4 @@ import { watch } from './workloads/watch.ts'
 import type { Workload } from './workload.ts'
 
 /** In the order in which they run. */
-export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead, abort, nested, watch]
+export const WORKLOADS: readonly Workload[] = [throughput, streaming, overhead, abort, nested, watch, crash]
