@@ -106,9 +106,9 @@ function barPanel({ title, unit, bars }: BarChart, figures: FiguresByName): Pane
   const ticks = ticksTo(Math.max(...rows.flatMap(({ summary }) => summary.rounds).filter(Number.isFinite), 0))
   const xOf = (value: number) => LEFT + (value / (ticks.at(-1) ?? 1)) * (RIGHT - LEFT)
   return {
-    height: 90 + rows.length * ROW,
+    height: 98 + rows.length * ROW,
     draw(top) {
-      const first = top + 34
+      const first = top + 42
       const bottom = first + rows.length * ROW
       const grid = ticks.flatMap((tick) => [
         line({ x: xOf(tick), y: first }, { x: xOf(tick), y: bottom }, tick === 0 ? FAINT : GRID),
@@ -125,7 +125,7 @@ function barPanel({ title, unit, bars }: BarChart, figures: FiguresByName): Pane
       }
       return [
         text(MARGIN, top + 14, `${title} (${unit})`, { size: 15, bold: true }),
-        ...roundLegend(LEFT, top + 24),
+        ...roundLegend(LEFT, top + 29),
         ...grid,
         ...rows.flatMap(row),
       ]

@@ -34,14 +34,15 @@ const program = new Command('bench')
 const options: { rounds: number; json?: string; svg: string; quick: boolean } = program.opts()
 const wanted = program.args.length === 0 ? names : program.args
 
-const stopped = Promise.withResolvers<never>()
-stopped.promise.catch(() => undefined) // whoever waits hears of it
-let stopping = false
+const stopping = new AbortController()
+const stopped = new Promise<never>((_, reject) => {
+  stopping.signal.addEventListener('abort', () => reject(new Error('stopped')))
+})
+stopped.catch(() => undefined) // whoever waits hears of it
 onStopRequest(
   () => {
-    stopping = true
     logLine('stopping …')
-    stopped.reject(new Error('stopped'))
+    stopping.abort()
   },
   () => process.exit(STOPPED_EXIT_CODE),
 )
@@ -53,31 +54,35 @@ for (const workload of WORKLOADS.filter(({ name }) => wanted.includes(name))) {
     results.set(workload.name, result)
     process.stdout.write(tableOf(workload.name, result.figures))
   } catch (error) {
-    if (stopping) break
+    if (stopping.signal.aborted) break
     process.exitCode = 1
     logLine(`${workload.name} failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`)
   }
 }
-if (stopping) process.exit(STOPPED_EXIT_CODE)
+if (stopping.signal.aborted) process.exit(STOPPED_EXIT_CODE)
 if (options.json !== undefined) await writeJson(options.json)
 await drawAll(options.svg)
 process.exit()
 
 async function runWorkload({ name, about, warmUps, open }: Workload): Promise<Result> {
-  logLine(`${name}: ${about}`)
-  const workload = await open({ quick: options.quick, log: (line) => logLine(`  ${line}`) })
+  logLine(`${name}: ${about}${options.quick ? ' (now: small sizes)' : ''}`)
+  const workload = await open({ quick: options.quick, log: logDetail, signal: stopping.signal })
   const rounds: Figures[] = []
   try {
     for (let round = 1 - warmUps; round <= options.rounds; round += 1) {
       const startedAt = performance.now()
-      const figures = await Promise.race([workload.round(), stopped.promise])
-      logLine(`  ${round <= 0 ? 'warm-up' : `round ${round} of ${options.rounds}`} (${secondsSince(startedAt)})`)
+      const figures = await Promise.race([workload.round(), stopped])
+      logDetail(`${round <= 0 ? 'warm-up' : `round ${round} of ${options.rounds}`} (${secondsSince(startedAt)})`)
       if (round > 0) rounds.push(figures)
     }
   } finally {
     await Promise.race([workload.close(), new Promise((resolve) => setTimeout(resolve, CLOSE_LIMIT_MS).unref())])
   }
   return { figures: summarize(rounds), charts: workload.charts }
+}
+
+function logDetail(line: string): void {
+  logLine(`  ${line}`)
 }
 
 async function writeJson(file: string): Promise<void> {

@@ -15,6 +15,8 @@ export interface WorkloadOptions {
   quick: boolean
   /** Progress, for people. */
   log(line: string): void
+  /** Aborted when the run is to end: what takes long gives up. */
+  signal: AbortSignal
 }
 
 export interface OpenWorkload {
