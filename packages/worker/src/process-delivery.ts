@@ -9,17 +9,16 @@ import {
   type ReleasedClaim,
 } from '@offshoot/shared/db/agent-jobs'
 import { isTransientDatabaseError } from '@offshoot/shared/db/database-errors'
-import { storeWholeStep } from '@offshoot/shared/db/journal'
 import { rightsStand } from '@offshoot/shared/db/users'
 import { newId } from '@offshoot/shared/ids'
 import { LayerVersionError } from '@offshoot/shared/layers'
-import { mayEndTogether } from '@offshoot/shared/operations/end-together'
 import { finishAgent, stayBeforeReturn } from '@offshoot/shared/operations/finish-agent'
 import { handBack } from '@offshoot/shared/operations/hand-back'
 import { describeWithdrawn } from '@offshoot/shared/operations/prepare-spawn'
 import { type RetryWait, waitForRetry } from '@offshoot/shared/operations/wait-for-retry'
 import type { DeliveryOutcome } from '@offshoot/shared/metrics'
 import type { Runtime } from '@offshoot/shared/runtime'
+import { endWithOthers, storeLastStep } from './common-end.ts'
 import { createCutCalls } from './cut-calls.ts'
 import { keepLateResult } from './late-result.ts'
 import { createLayerSession } from './layer-session.ts'
@@ -217,7 +216,7 @@ async function writeOutcome(
 ): Promise<DeliveryResult | 'unread-inbox'> {
   if (outcome.kind === 'completed') {
     const ended = await endWithOthers(attempt, outcome)
-    if (ended !== undefined) return ended
+    if (ended !== null) return completedIn(ended.steps)
   }
   await attempt.live.flush()
   switch (outcome.kind) {
@@ -274,30 +273,6 @@ const HANDED_BACK: DeliveryResult = { outcome: 'handed_back', words: 'handed bac
 /** The attempt was stopped for it, or learned of it only with its own end. */
 const LOST: DeliveryResult = { outcome: 'lost', words: 'lost to another worker' }
 const LATE: DeliveryResult = { ...LOST, outcome: 'late' }
-
-/** The common end, written with those of other jobs; undefined: this job's end needs more, or the claim is gone. */
-async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Promise<DeliveryResult | undefined> {
-  const { runtime, job, claim, cutCalls, layers, live } = attempt
-  const { ending, message, lastStep, counters } = outcome
-  const { reason, result } = ending
-  if (lastStep === undefined || counters === undefined || result === null || !('parts' in message)) return undefined
-  if (layers.layers.length > 0 || cutCalls.tokens() !== undefined || !mayEndTogether(job)) return undefined
-  const endsStep = live.takeEndOfStep()
-  const common = { job, claim, reason, result, parts: message.parts, lastStep, counters, endsStep }
-  const end = await runtime.groups.end(common)
-  if (end !== null) return completedIn(end.steps)
-  if (endsStep) live.write({ type: 'finish-step' })
-  return undefined
-}
-
-/** Any other end: the last step becomes whole before it. */
-async function storeLastStep({ runtime, claim }: Attempt, outcome: EndedOutcome): Promise<EndedOutcome> {
-  const { lastStep, ...rest } = outcome
-  if (lastStep === undefined) return outcome
-  const { index, messages, malformed } = lastStep
-  await storeWholeStep(runtime.database.direct, claim, index, messages, malformed)
-  return rest
-}
 
 /** A job completes: its layers' hooks first, where it has some, while it takes no update of its parent's state. */
 async function writeReturn(attempt: Attempt, outcome: EndedOutcome): Promise<DeliveryResult | 'unread-inbox'> {
