@@ -86,7 +86,7 @@ export function createAgentHandle(
       const job = await waitForAgent(runtime, jobId, timeoutMs === undefined ? {} : { limitMs: timeoutMs })
       if (job === null) throw new Error(jobNotFound(jobId).error)
       if (!isTerminal(job.state)) throw new AgentTimeoutError(jobId, timeoutMs ?? Infinity)
-      return toSyncOutput(job, await loadJobMessages(runtime.database, job))
+      return toSyncOutput(job, await loadJobMessages(runtime.database.direct, job))
     },
     abort: async (reason) =>
       abortAgent(runtime, await holder.reader(), abortInputSchema.parse({ jobId, reason }), holder.userId),

@@ -21,7 +21,7 @@ import { type InlineRunnerFactory, openRuntime } from './runtime.ts'
 import { getSpawnContext, runWithSpawnContext, type SpawnContext } from './spawn-context.ts'
 import { spawnAgent } from './operations/spawn-agent.ts'
 import { type AgentToolsOptions, createAgentTools } from './tools/agent-tools.ts'
-import { originOfContext, refusalOf, runSpawn } from './tools/spawn-agent.ts'
+import { originOfContext, refusalOf, runSpawn, runSpawnToEnd } from './tools/spawn-agent.ts'
 import { withLimit } from './with-limit.ts'
 import { z } from 'zod'
 
@@ -166,8 +166,7 @@ export async function createOffshoot(options: OffshootOptions = {}): Promise<Off
     async run(context, asked, { signal, idempotencyKey } = {}) {
       const input = programSpawnInputSchema.parse({ ...asked, mode: 'sync' })
       const origin = await originOf(context, idempotencyKey)
-      for await (const output of run(runtime, origin, input, signal)) if ('reason' in output) return output
-      throw new Error('The spawn ended without an outcome.')
+      return waitedFor(runSpawnToEnd(runtime, origin, input, signal))
     },
     async attach(asked, jobId) {
       const userId = storedText(asked)

@@ -101,13 +101,13 @@ test('one that was spoken to, one that waits to hear of a child, one without its
   const stale = { ...lost, claim: { ...lost.claim, token: 'another' } }
   const before = await Promise.all([spokenTo, parent, lost, ended].map(({ job }) => footprint(job)))
   const twice = { ...fine, claim: { ...fine.claim, token: 'an older one' } }
-  expect(await endTogether(stage.runtime, [twice, spokenTo, parent, stale, ended, fine])).toEqual([
-    'apart',
+  expect(await endTogether(stage.runtime, [spokenTo, parent, stale, ended, fine, twice])).toEqual([
     'apart',
     'apart',
     'apart',
     'apart',
     { steps: 1 },
+    'apart',
   ])
   expect(await Promise.all([spokenTo, parent, lost, ended].map(({ job }) => footprint(job)))).toEqual(before)
 })

@@ -157,7 +157,7 @@ async function answerSync(
   if (!isTerminal(job.state)) response.status(202).json(await viewJob(runtime, job))
   else
     response.json(
-      toSyncOutput(job, await loadJobMessages(runtime.database, job)) satisfies z.infer<typeof syncSpawnSchema>,
+      toSyncOutput(job, await loadJobMessages(runtime.database.direct, job)) satisfies z.infer<typeof syncSpawnSchema>,
     )
 }
 

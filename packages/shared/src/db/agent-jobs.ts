@@ -202,6 +202,12 @@ export function deadlineOf(jobId: string | null | Sql): Sql {
     : sql`(select other."deadlineAt" from "offshoot"."AgentJob" other where other."id" = ${jobId})`
 }
 
+/** A job's row, for those who ask often. */
+export async function findJob(db: Statements, jobId: string): Promise<AgentJob | null> {
+  const rows = await db.$queryRaw<AgentJob[]>(sql`select * from "offshoot"."AgentJob" where "id" = ${jobId}`)
+  return rows[0] ?? null
+}
+
 /** Milliseconds until a job's deadline by Postgres's clock; at least 1, so that what gets them still has a limit. */
 export async function readDeadlineMsLeft(db: Queryable, jobId: string): Promise<number> {
   const rows = await db.$queryRaw<{ msLeft: number }[]>(sql`

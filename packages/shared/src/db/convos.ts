@@ -2,6 +2,7 @@ import type { UIMessage } from 'ai'
 import type { AiMessage, MessageRole, Prisma } from './generated/client.ts'
 import { newId } from '../ids.ts'
 import { type Queryable, sql } from './database.ts'
+import type { Statements } from './direct-sql.ts'
 import { decodeStored, encodeStored } from './stored-value.ts'
 
 /** A turn's history is the newest messages up to this number, cut at a user message. */
@@ -61,10 +62,13 @@ export async function loadMessages(db: Queryable, where: Prisma.AiMessageWhereIn
 
 /** A job's messages: the one that it answers, what was said to it while it ran, and its answer. */
 export async function loadJobMessages(
-  db: Queryable,
+  db: Statements,
   job: { id: string; convoId: string; inputSeq: number },
 ): Promise<UIMessage[]> {
-  return loadMessages(db, { convoId: job.convoId, OR: [{ seq: job.inputSeq }, { jobId: job.id }] })
+  const rows = await db.$queryRaw<AiMessage[]>(sql`
+    select * from "offshoot"."AiMessage"
+    where "convoId" = ${job.convoId} and ("seq" = ${job.inputSeq} or "jobId" = ${job.id}) order by "seq" limit 1000`)
+  return rows.map(toUiMessage)
 }
 
 export function toUiMessage(row: AiMessage): UIMessage {

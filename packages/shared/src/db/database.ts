@@ -29,6 +29,8 @@ export function openDatabase(options: { databaseUrl: string; poolSize: number; a
     lock_timeout: SESSION_TIMEOUT_MS,
     idle_in_transaction_session_timeout: SESSION_TIMEOUT_MS,
     keepAlive: true,
+    // Statements of one transaction that do not wait for each other go in one message (db/direct-sql.ts).
+    pipeline: true,
   })
   // A session that the server ends says so as an event, too. Between the pool's own listener and Prisma's nobody would
   // hear it, and an error event that nobody hears ends the process. The statement under way fails with it anyway.

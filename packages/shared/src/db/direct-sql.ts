@@ -12,8 +12,16 @@ export interface Statements {
 }
 
 export interface DirectSql extends Statements {
-  /** `begin` is what the transaction begins with, in one message with `begin` itself: SQL without values of others. */
-  transaction<T>(work: (db: Statements) => Promise<T>): Promise<T>
+  /**
+   * A transaction of two statements in two round trips: `lock` locks and answers what it holds, `write` looks and writes.
+   * Lock first, look second (docs/decisions/0004): the second statement sees all that was committed before the locks were
+   * had. Without a second statement nothing is written.
+   */
+  // oxlint-disable-next-line typescript/no-unnecessary-type-parameters -- the statement’s text says what its rows are
+  lockThenWrite<Locked, Written>(
+    lock: Sql,
+    write: (locked: Locked[]) => Sql | undefined,
+  ): Promise<{ locked: Locked[]; written: Written[] }>
 }
 
 const INT8 = 20
@@ -23,14 +31,23 @@ types.setTypeParser(INT8, (text: string) => BigInt(text))
 export function openDirectSql(pool: Pool): DirectSql {
   return {
     ...statementsOn(pool),
-    async transaction(work) {
+    // oxlint-disable-next-line typescript/no-unnecessary-type-parameters -- the statement’s text says what its rows are
+    async lockThenWrite<Locked, Written>(
+      lock: Sql,
+      write: (locked: Locked[]) => Sql | undefined,
+    ): Promise<{ locked: Locked[]; written: Written[] }> {
       const client = await pool.connect()
       let broken: Error | undefined
       try {
-        await client.query('begin')
-        const value = await work(statementsOn(client))
-        await client.query('commit')
-        return value
+        const statements = statementsOn(client)
+        // Sent together: a statement that fails makes of the commit a rollback.
+        const [, locked] = await Promise.all([client.query('begin'), statements.$queryRaw<Locked[]>(lock)])
+        const second = write(locked)
+        const [written] = await Promise.all([
+          second === undefined ? [] : statements.$queryRaw<Written[]>(second),
+          client.query('commit'),
+        ])
+        return { locked, written }
       } catch (error) {
         await client.query('rollback').catch((failed: Error) => (broken = failed))
         throw error

@@ -50,8 +50,8 @@ export async function insertEventOnce(
       where known."jobId" = job."id" and known."kind" = ${kind} and known."data" @> ${encodeStoredJson(same)}::jsonb)`)
 }
 
-/** A statement, also for use in a `with`. */
-export function eventsInsert(lines: readonly NewEvent[]): Sql {
+/** A statement, also for use in a `with`. `only`: a condition on "jobId". */
+export function eventsInsert(lines: readonly NewEvent[], only: Sql = sql`true`): Sql {
   const stored = lines.map(({ finding, data }) =>
     encodeStoredJson({ ...data, ...(finding === undefined ? {} : { finding }) }),
   )
@@ -60,7 +60,7 @@ export function eventsInsert(lines: readonly NewEvent[]): Sql {
     select "jobId", "kind", "actorId", "data"::jsonb from unnest(
       ${lines.map(({ jobId }) => jobId)}::text[], ${lines.map(({ kind }) => kind)}::text[],
       ${lines.map(({ actorId }) => (actorId === undefined ? null : storedText(actorId)))}::text[], ${stored}::text[]
-    ) line ("jobId", "kind", "actorId", "data")`
+    ) line ("jobId", "kind", "actorId", "data") where ${only}`
 }
 
 export async function insertEvents(db: Statements, events: readonly NewEvent[]): Promise<void> {

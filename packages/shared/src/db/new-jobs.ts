@@ -2,7 +2,7 @@
 // and the job.
 import { deadlineOf } from './agent-jobs.ts'
 import { newId } from '../ids.ts'
-import { sql } from './database.ts'
+import { type Sql, sql } from './database.ts'
 import type { Statements } from './direct-sql.ts'
 import { type AgentJob, Prisma } from './generated/client.ts'
 import { encodeStored, STORED_FORMAT } from './stored-value.ts'
@@ -52,15 +52,23 @@ export interface NewSpawn {
 
 const columns = Prisma.raw(COLUMNS.map((name) => `"${name}"`).join(', '))
 
-/**
- * Inserts the jobs, each in a convo of its own that begins with its message, and counts them in their trees; a root brings
- * its tree. Their time begins now, by Postgres's clock, and ends no later than a parent's. Answers the rows in the order of `spawns`.
- */
+/** Inserts the jobs and answers their rows, in the order of `spawns`. */
 export async function insertSpawns(db: Statements, spawns: readonly NewSpawn[]): Promise<AgentJob[]> {
+  const rows = await db.$queryRaw<AgentJob[]>(sql`with ${spawnInserts(spawns)} select * from job`)
+  const byId = new Map(rows.map((row) => [row.id, row]))
+  return spawns.flatMap(({ job }) => byId.get(job.id) ?? [])
+}
+
+/**
+ * The parts of a `with` that insert the jobs, each in a convo of its own that begins with its message, and count them in
+ * their trees; a root brings its tree. Their time begins now, by Postgres's clock, and ends no later than a parent's. The
+ * last part is `job`, their rows.
+ */
+export function spawnInserts(spawns: readonly NewSpawn[]): Sql {
   const jobs = spawns.map(({ job }) => job)
   const parts = jobs.map((job) => JSON.stringify(encodeStored([{ type: 'text', text: job.inputMessage }])))
-  const rows = await db.$queryRaw<AgentJob[]>(sql`
-    with tree as (
+  return sql`
+    tree as (
       insert into "offshoot"."AgentTree" ("rootJobId", "jobs")
       select "rootJobId", count(*) from unnest(${jobs.map((job) => job.rootJobId)}::text[]) job ("rootJobId") group by 1
       on conflict ("rootJobId") do update set "jobs" = "AgentTree"."jobs" + excluded."jobs"
@@ -75,14 +83,13 @@ export async function insertSpawns(db: Statements, spawns: readonly NewSpawn[]):
         ${jobs.map(() => newId())}::text[], ${jobs.map((job) => job.convoId)}::text[], ${jobs.map((job) => job.ownerId)}::text[],
         ${jobs.map((job) => job.inputSeq)}::int[], ${parts}::text[]
       ) message ("id", "convoId", "ownerId", "seq", "parts")
-    )
-    insert into "offshoot"."AgentJob" (${columns}, "journalFormat", "deadlineAt")
-    select ${columns}, ${STORED_FORMAT}::int,
-      least(clock_timestamp() + make_interval(secs => "timeoutMs" / 1000.0), ${deadlineOf(sql`new."parentJobId"`)})
-    from json_populate_recordset(null::"offshoot"."AgentJob", ${JSON.stringify(jobs, bigintAsText)}::json) new
-    returning *`)
-  const byId = new Map(rows.map((row) => [row.id, row]))
-  return jobs.flatMap(({ id }) => byId.get(id) ?? [])
+    ), job as (
+      insert into "offshoot"."AgentJob" (${columns}, "journalFormat", "deadlineAt")
+      select ${columns}, ${STORED_FORMAT}::int,
+        least(clock_timestamp() + make_interval(secs => "timeoutMs" / 1000.0), ${deadlineOf(sql`new."parentJobId"`)})
+      from json_populate_recordset(null::"offshoot"."AgentJob", ${JSON.stringify(jobs, bigintAsText)}::json) new
+      returning *
+    )`
 }
 
 function bigintAsText(_key: string, value: unknown): unknown {

@@ -28,8 +28,8 @@ const WRITER_HAS_MS = 2_000
 /** Whoever takes a due entry has this long before another one may: longer than any telling may last. */
 const TAKER_HAS_MS = 30_000
 
-/** A statement, also for the end of a `with`. */
-export function outboxInsert(entries: readonly NewOutboxEntry[]): Sql {
+/** A statement, also for use in a `with`. `only`: a condition on "jobId". */
+export function outboxInsert(entries: readonly NewOutboxEntry[], only: Sql = sql`true`): Sql {
   return sql`
     insert into "offshoot"."Outbox" ("jobId", "kind", "key", "payload", "nextAttemptAt")
     select "jobId", "kind"::"offshoot"."OutboxKind", "key", "payload"::jsonb,
@@ -37,7 +37,7 @@ export function outboxInsert(entries: readonly NewOutboxEntry[]): Sql {
     from unnest(
       ${entries.map(({ jobId }) => jobId)}::text[], ${entries.map(({ kind }) => kind)}::text[],
       ${entries.map(({ key }) => key)}::text[], ${entries.map(({ payload }) => JSON.stringify(payload))}::text[]
-    ) entry ("jobId", "kind", "key", "payload")
+    ) entry ("jobId", "kind", "key", "payload") where ${only}
     on conflict ("key") do nothing
     returning "id", "jobId", "kind", "key", "payload", "attempts"`
 }

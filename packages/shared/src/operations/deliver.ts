@@ -1,6 +1,7 @@
 // The outbox entry that brings a pending job to a worker.
 import { deliveryId, PRIORITY_BASE, PRIORITY_MAX, PRIORITY_OF_WAKE } from '../contracts/delivery.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
+import type { NewOutboxEntry } from '../db/outbox.ts'
 import type { Delivery } from '../queue/delivery-queue.ts'
 import type { Tx } from './transact.ts'
 
@@ -12,13 +13,17 @@ type DeliveredJob = Pick<
 type Urgency = 'new' | 'wake'
 
 /** Tells of a pending job's delivery. */
-export function tellDelivery(tx: Pick<Tx, 'tell'>, job: DeliveredJob, urgency: Urgency): void {
-  tx.tell({
+export function tellDelivery(tx: Tx, job: DeliveredJob, urgency: Urgency): void {
+  tx.tell(deliveryEntry(job, urgency))
+}
+
+export function deliveryEntry(job: DeliveredJob, urgency: Urgency): NewOutboxEntry {
+  return {
     jobId: job.id,
     kind: 'delivery',
     key: `delivery:${deliveryId(job.id, job.deliverySeq)}`,
     payload: { ...deliveryOf(job, urgency), ...inlineWorkerOf(job) },
-  })
+  }
 }
 
 /** A wake or a hand-over comes first; a new job takes its place among its owner's. */

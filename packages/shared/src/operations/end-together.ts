@@ -4,11 +4,12 @@ import type { ModelMessage, UIMessage } from 'ai'
 import { jobUsage } from '../agent-views.ts'
 import type { Reason } from '../contracts/reason.ts'
 import type { Claim, ClaimedJob } from '../db/agent-jobs.ts'
-import { sql } from '../db/database.ts'
-import type { Statements } from '../db/direct-sql.ts'
+import { type Sql, sql } from '../db/database.ts'
+import { eventsInsert, type NewEvent } from '../db/events.ts'
 import type { Counters } from '../db/journal.ts'
+import { type NewOutboxEntry, outboxInsert } from '../db/outbox.ts'
 import { encodeStoredJson, storedText } from '../db/stored-value.ts'
-import { lockFreeTrees, transactDirect, type TransactRuntime } from './transact.ts'
+import { freeTreesLock, type LockedTree, type TransactRuntime } from './transact.ts'
 
 export interface CommonEnd {
   job: ClaimedJob
@@ -41,40 +42,46 @@ export async function endTogether(
   runtime: TransactRuntime,
   ends: readonly CommonEnd[],
 ): Promise<({ steps: number } | 'apart')[]> {
-  return transactDirect(runtime, async (tx) => {
-    const free = new Set(
-      await lockFreeTrees(
-        tx.db,
-        ends.map(({ job }) => job.rootJobId),
-      ),
-    )
-    const ended = new Set(
-      await endAll(
-        tx.db,
-        ends.filter(({ job }) => free.has(job.rootJobId)),
-      ),
-    )
-    return ends.map(({ job, claim, reason, counters, endsStep }) => {
-      if (!ended.has(claim.token)) return 'apart'
-      const { id: jobId, generation, attempt } = job
-      const { steps } = counters
-      tx.record({ jobId, kind: 'ended', data: { state: 'completed', reason, steps, generation } })
-      tx.tell({
-        jobId,
-        kind: 'ended',
-        key: `ended:${jobId}:${generation}`,
-        payload: { generation, attempt, state: 'completed', reason, error: null, ...(endsStep ? { endsStep } : {}) },
-      })
-      return { steps }
-    })
-  })
+  const { database, metrics, outbox } = runtime
+  const lock = freeTreesLock(ends.map(({ job }) => job.rootJobId))
+  const { written } = await database.direct.lockThenWrite<LockedTree, { token: string; outboxId: bigint }>(
+    lock,
+    (trees) => {
+      const locked = new Set(trees.map(({ rootJobId }) => rootJobId))
+      // Of two attempts at one job in a group, of which one has lost its claim, the second goes alone.
+      const firstOf = new Map(ends.toReversed().map((end) => [end.job.id, end]))
+      const free = ends.filter((end) => locked.has(end.job.rootJobId) && firstOf.get(end.job.id) === end)
+      return free.length === 0 ? undefined : writeEnds(free)
+    },
+  )
+  const outboxIds = new Map(written.map(({ token, outboxId }) => [token, outboxId]))
+  const ended = ends.filter(({ claim }) => outboxIds.has(claim.token))
+  metrics.countEvents(ended.map(endedEvent))
+  outbox.dispatch(ended.map((end) => ({ ...endedEntry(end), id: outboxIds.get(end.claim.token) ?? 0n, attempts: 0 })))
+  return ends.map(({ claim, counters }) => (outboxIds.has(claim.token) ? { steps: counters.steps } : 'apart'))
 }
 
-/** Answers the tokens of the claims whose jobs it ended. */
-async function endAll(db: Statements, ends: readonly CommonEnd[]): Promise<string[]> {
-  if (ends.length === 0) return []
+function endedEvent({ job, reason, counters }: CommonEnd): NewEvent {
+  const data = { state: 'completed', reason, steps: counters.steps, generation: job.generation }
+  return { jobId: job.id, kind: 'ended', data }
+}
+
+function endedEntry({ job, reason, endsStep }: CommonEnd): NewOutboxEntry {
+  const { id: jobId, generation, attempt } = job
+  const flag = endsStep ? { endsStep } : {}
+  return {
+    jobId,
+    kind: 'ended',
+    key: `ended:${jobId}:${generation}`,
+    payload: { generation, attempt, state: 'completed', reason, error: null, ...flag },
+  }
+}
+
+/** Its rows are the claims whose jobs it has ended, each with what is to be told. */
+function writeEnds(ends: readonly CommonEnd[]): Sql {
   const usage = ends.map(({ job, counters }) => encodeStoredJson(jobUsage({ ...job, ...counters })))
-  const rows = await db.$queryRaw<{ token: string }[]>(sql`
+  const only = sql`"jobId" in (select "id" from ended)`
+  return sql`
     with ending as (
       select * from unnest(
         ${ends.map(({ claim }) => claim.jobId)}::text[], ${ends.map(({ claim }) => claim.token)}::text[],
@@ -105,7 +112,6 @@ async function endAll(db: Statements, ends: readonly CommonEnd[]): Promise<strin
         (select coalesce(max("seq"), 0) + 1 from "offshoot"."AiMessage" known where known."convoId" = ended."convoId"),
         'assistant', ending."parts"::json, ending."usage"::jsonb, ended."id"
       from ended join ending on ending."token" = ended."token"
-    )
-    select "token" from ended`)
-  return rows.map(({ token }) => token)
+    ), history as (${eventsInsert(ends.map(endedEvent), only)}), told as (${outboxInsert(ends.map(endedEntry), only)})
+    select ended."token", told."id" as "outboxId" from ended join told on told."jobId" = ended."id"`
 }

@@ -44,7 +44,7 @@ export async function handBackTogether(
   workerId: string,
 ): Promise<void> {
   await transact(runtime, async (tx) => {
-    const rootJobIds = await lockFreeTrees(tx.db, [...new Set(jobs.map((job) => job.rootJobId))])
+    const rootJobIds = await lockFreeTrees(tx, [...new Set(jobs.map((job) => job.rootJobId))])
     for (const job of await makeLostPending(tx.db, { workerId, rootJobIds, maxCrashes: MAX_CRASHES })) {
       tx.record({
         jobId: job.id,

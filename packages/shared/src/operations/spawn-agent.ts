@@ -10,16 +10,17 @@ import {
 import type { AgentJob } from '../db/agent-jobs.ts'
 import { isUniqueViolation } from '../db/database-errors.ts'
 import { type Queryable, sql } from '../db/database.ts'
-import type { Statements } from '../db/direct-sql.ts'
-import { insertSpawns, type NewJob, type NewSpawn } from '../db/new-jobs.ts'
+import { eventsInsert, type NewEvent } from '../db/events.ts'
+import { insertSpawns, type NewJob, type NewSpawn, spawnInserts } from '../db/new-jobs.ts'
+import { type NewOutboxEntry, outboxInsert } from '../db/outbox.ts'
 import { encodeStored, STORED_FORMAT, storedText } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import type { Runtime } from '../runtime.ts'
 import { checkBudgets, refuseUnknownPrice, toMicroUsd, toTokens } from './budget.ts'
-import { priorityOfNewJob, tellDelivery } from './deliver.ts'
+import { deliveryEntry, priorityOfNewJob, tellDelivery } from './deliver.ts'
 import { type PreparedSpawn, prepareSpawn, refuse, type Refusal, type SpawnOrigin } from './prepare-spawn.ts'
 import { recordRefusal } from './refusals.ts'
-import { lockTree, lockUsers, transact, transactDirect, type TransactRuntime, type Tx } from './transact.ts'
+import { type LockedUser, lockTree, lockUser, transact, type TransactRuntime, type Tx, usersLock } from './transact.ts'
 
 export type SpawnAnswer =
   | { kind: 'accepted'; job: AgentJob; /** True when the same request had been accepted before. */ repeated: boolean }
@@ -113,8 +114,10 @@ export async function insertSpawn(
   if ('refused' in cap) return cap
   const above = await checkBudgetsAbove(tx, prepared)
   if ('refused' in above) return above
-  const [job] = await insertAll(tx, [{ prepared, activeJobs: cap.activeJobs, budgeted: above.budgeted }])
+  const spawn = newSpawnOf({ prepared, activeJobs: cap.activeJobs, budgeted: above.budgeted })
+  const [job] = await insertSpawns(tx.db, [spawn])
   if (job === undefined) throw new Error(`Job ${prepared.jobId} was not inserted.`)
+  tellSpawned(tx, job)
   return job
 }
 
@@ -126,12 +129,6 @@ interface AllowedSpawn {
   budgeted: boolean
 }
 
-async function insertAll(tx: Tx<Statements>, spawns: readonly AllowedSpawn[]): Promise<AgentJob[]> {
-  const jobs = await insertSpawns(tx.db, spawns.map(newSpawnOf))
-  for (const job of jobs) tellSpawned(tx, job)
-  return jobs
-}
-
 /**
  * Spawns of new roots, many in one transaction. `apart`: the request may have been made before, or was not inserted. A cap
  * counts those that come before it in the group.
@@ -140,30 +137,53 @@ export async function spawnTogether(
   runtime: SpawnRuntime,
   group: readonly PreparedSpawn[],
 ): Promise<(SpawnAnswer | 'apart')[]> {
-  return transactDirect(runtime, async (tx) => {
-    const activeJobs = await lockUsers(
-      tx.db,
-      group.map(({ ownerId }) => ownerId),
-    )
-    const answers: (SpawnAnswer | 'apart' | AllowedSpawn)[] = group.map((prepared) => {
-      const active = activeJobs.get(prepared.ownerId) ?? 0
-      const cap = checkUserCount(runtime, prepared.ownerId, active)
-      if (cap !== undefined)
-        return prepared.origin.idempotencyKey === undefined ? { kind: 'refused', refusal: cap } : 'apart'
-      const budget = checkPriceForBudget(prepared, false)
-      if (budget !== undefined) return { kind: 'refused', refusal: budget }
-      activeJobs.set(prepared.ownerId, active + 1)
-      return { prepared, activeJobs: active, budgeted: false }
-    })
-    const allowed = answers.filter(
-      (answer): answer is AllowedSpawn => typeof answer === 'object' && 'prepared' in answer,
-    )
-    const jobs = new Map((await insertAll(tx, allowed)).map((job) => [job.id, job]))
-    return answers.map((answer) => {
-      if (answer === 'apart' || !('prepared' in answer)) return answer
-      const job = jobs.get(answer.prepared.jobId)
-      return job === undefined ? 'apart' : { kind: 'accepted', job, repeated: false }
-    })
+  const { database, metrics, outbox } = runtime
+  let decided: (SpawnAnswer | 'apart' | AllowedSpawn)[] = []
+  let events: NewEvent[] = []
+  let entries: NewOutboxEntry[] = []
+  const lock = usersLock(group.map(({ ownerId }) => ownerId))
+  type Written = AgentJob & { outboxId: bigint }
+  const { written } = await database.direct.lockThenWrite<LockedUser, Written>(lock, (users) => {
+    decided = decideTogether(runtime, group, new Map(users.map((user) => [user.userId, user.activeJobs])))
+    const spawns = decided.flatMap((each) => (each !== 'apart' && 'prepared' in each ? [newSpawnOf(each)] : []))
+    if (spawns.length === 0) return undefined
+    events = spawns.map(({ job }) => spawnedEvent(job))
+    entries = spawns.map(({ job }) => deliveryEntry({ ...job, deliverySeq: 1 }, 'new'))
+    return sql`
+      with ${spawnInserts(spawns)}, history as (${eventsInsert(events)}), told as (${outboxInsert(entries)})
+      select job.*, told."id" as "outboxId" from job join told on told."jobId" = job."id"`
+  })
+  const jobs = new Map(written.map((job) => [job.id, job]))
+  metrics.countEvents(events.filter(({ jobId }) => jobs.has(jobId)))
+  outbox.dispatch(
+    entries.flatMap((entry) => {
+      const id = jobs.get(entry.jobId)?.outboxId
+      return id === undefined ? [] : [{ ...entry, id, attempts: 0 }]
+    }),
+  )
+  return decided.map((each) => {
+    if (each === 'apart' || !('prepared' in each)) return each
+    const job = jobs.get(each.prepared.jobId)
+    return job === undefined ? 'apart' : { kind: 'accepted', job, repeated: false }
+  })
+}
+
+/** Which of a group are within their owners' caps, in their order. `activeJobs` by owner; it is counted on. */
+function decideTogether(
+  runtime: SpawnRuntime,
+  group: readonly PreparedSpawn[],
+  activeJobs: Map<string, number>,
+): (SpawnAnswer | 'apart' | AllowedSpawn)[] {
+  return group.map((prepared) => {
+    const active = activeJobs.get(prepared.ownerId) ?? 0
+    const cap = checkUserCount(runtime, prepared.ownerId, active)
+    // What fills the cap may be this very request, accepted before.
+    if (cap !== undefined)
+      return prepared.origin.idempotencyKey === undefined ? { kind: 'refused', refusal: cap } : 'apart'
+    const budget = checkPriceForBudget(prepared, false)
+    if (budget !== undefined) return { kind: 'refused', refusal: budget }
+    activeJobs.set(prepared.ownerId, active + 1)
+    return { prepared, activeJobs: active, budgeted: false }
   })
 }
 
@@ -176,14 +196,16 @@ export async function startPending(tx: Tx, job: AgentJob): Promise<void> {
   tellSpawned(tx, job)
 }
 
-function tellSpawned(tx: Tx<Statements>, job: AgentJob): void {
-  tx.record({
-    jobId: job.id,
-    kind: 'spawned',
-    actorId: job.triggeredById,
-    data: { bot: job.botLabel, ownerId: job.ownerId, grant: job.grant, mode: job.mode },
-  })
+function tellSpawned(tx: Tx, job: AgentJob): void {
+  tx.record(spawnedEvent(job))
   tellDelivery(tx, job, 'new')
+}
+
+function spawnedEvent(
+  job: Pick<AgentJob, 'id' | 'triggeredById' | 'botLabel' | 'ownerId' | 'grant' | 'mode'>,
+): NewEvent {
+  const { id: jobId, triggeredById: actorId, botLabel: bot, ownerId, grant, mode } = job
+  return { jobId, kind: 'spawned', actorId, data: { bot, ownerId, grant, mode } }
 }
 
 async function checkTreeCaps(
@@ -233,7 +255,7 @@ export async function checkUserCap(
   tx: Tx,
   userId: string,
 ): Promise<{ activeJobs: number } | Refusal> {
-  const activeJobs = (await lockUsers(tx.db, [userId])).get(userId) ?? 0
+  const activeJobs = await lockUser(tx, userId)
   return checkUserCount({ config }, userId, activeJobs) ?? { activeJobs }
 }
 

@@ -1,17 +1,16 @@
 // A transaction that collects what must follow from it: outbox entries and history go into the same commit, and what
 // they tell leaves the process right after it. Nobody opens a transaction in another way, so that the lock order of
 // docs/decisions/0004 (tree, job rows, convo, user; layer states last, 0025) can be followed from here: `lockTree`,
-// `lockFreeTrees`, `lockConvo`, `lockUsers`.
-import { type Queryable, sql } from '../db/database.ts'
+// `lockFreeTrees`, `lockConvo`, `lockUser`.
+import { type Queryable, type Sql, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
 import type { Statements } from '../db/direct-sql.ts'
 import { eventsInsert, type NewEvent } from '../db/events.ts'
 import { type NewOutboxEntry, type OutboxEntry, outboxInsert } from '../db/outbox.ts'
 import type { Runtime } from '../runtime.ts'
 
-/** A transaction: on Prisma's client, or with `transactDirect` on pg alone. */
-export interface Tx<Db extends Statements = Queryable> {
-  db: Db
+export interface Tx {
+  db: Queryable
   /** Tells others after the commit, at least once. */
   tell(entry: NewOutboxEntry): void
   /** Adds a line to a job's history. */
@@ -42,28 +41,11 @@ export async function transact<T>(runtime: TransactRuntime, work: (tx: Tx) => Pr
 }
 
 async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promise<T>): Promise<T> {
-  return withFollowing(runtime, work, (run) => runtime.database.$transaction(run))
-}
-
-/** The same without another try and without Prisma's client, for what every job does. */
-export async function transactDirect<T>(
-  runtime: TransactRuntime,
-  work: (tx: Tx<Statements>) => Promise<T>,
-): Promise<T> {
-  return withFollowing(runtime, work, (run) => runtime.database.direct.transaction(run))
-}
-
-/** Runs `work` in a transaction, writes what follows from it at its end, and tells it after the commit. */
-async function withFollowing<T, Db extends Statements>(
-  runtime: TransactRuntime,
-  work: (tx: Tx<Db>) => Promise<T>,
-  inTransaction: <R>(run: (db: Db) => Promise<R>) => Promise<R>,
-): Promise<T> {
   const entries: NewOutboxEntry[] = []
   const events: NewEvent[] = []
   const nudged: string[] = []
   const nudgedScopes = new Set<string>()
-  const { value, told } = await inTransaction(async (db) => {
+  const { value, told } = await runtime.database.$transaction(async (db) => {
     const result = await work({
       db,
       tell: (entry) => void entries.push(entry),
@@ -95,21 +77,38 @@ export async function lockTree(tx: Tx, rootJobId: string): Promise<void> {
 }
 
 /** Locks those of the trees that nobody holds now, and answers which. It never waits, so several are no danger. */
-export async function lockFreeTrees(db: Statements, rootJobIds: readonly string[]): Promise<string[]> {
-  const rows = await db.$queryRaw<{ rootJobId: string }[]>(sql`
-    select "rootJobId" from "offshoot"."AgentTree" where "rootJobId" = any(${[...rootJobIds]}::text[])
-    for update skip locked`)
+export async function lockFreeTrees(tx: Tx, rootJobIds: readonly string[]): Promise<string[]> {
+  const rows = await tx.db.$queryRaw<LockedTree[]>(freeTreesLock(rootJobIds))
   return rows.map(({ rootJobId }) => rootJobId)
+}
+
+export interface LockedTree {
+  rootJobId: string
+}
+
+/** The statement alone. Its rows are `LockedTree`. */
+export function freeTreesLock(rootJobIds: readonly string[]): Sql {
+  return sql`
+    select "rootJobId" from "offshoot"."AgentTree" where "rootJobId" = any(${[...rootJobIds]}::text[])
+    for update skip locked`
 }
 
 export async function lockConvo(tx: Tx, convoId: string): Promise<void> {
   await tx.db.$executeRaw(sql`select 1 from "offshoot"."Convo" where "id" = ${convoId} for update`)
 }
 
-/** Makes the users' rows if this is the first use, locks them, and answers how many unfinished jobs each has. */
-export async function lockUsers(db: Statements, userIds: readonly string[]): Promise<Map<string, number>> {
-  const rows = await db.$queryRaw<{ userId: string; activeJobs: number }[]>(
-    sql`select * from "offshoot"."lock_users"(${[...new Set(userIds)]}::text[])`,
-  )
-  return new Map(rows.map(({ userId, activeJobs }) => [userId, activeJobs]))
+/** Makes the user's row if this is the first use, locks it, and answers how many unfinished jobs the user has. */
+export async function lockUser(tx: Tx, userId: string): Promise<number> {
+  const rows = await tx.db.$queryRaw<LockedUser[]>(usersLock([userId]))
+  return rows[0]?.activeJobs ?? 0
+}
+
+export interface LockedUser {
+  userId: string
+  activeJobs: number
+}
+
+/** The same for several, as a statement. Its rows are `LockedUser`. */
+export function usersLock(userIds: readonly string[]): Sql {
+  return sql`select * from "offshoot"."lock_users"(${[...new Set(userIds)]}::text[])`
 }

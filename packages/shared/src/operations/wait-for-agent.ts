@@ -1,7 +1,7 @@
 // Waiting for a job's end from outside a worker: a signal wakes, the row decides. It is looked at every 5 seconds
 // anyway, every second while Redis is away.
 import { isTerminal } from '../contracts/job-state.ts'
-import type { AgentJob } from '../db/agent-jobs.ts'
+import { type AgentJob, findJob } from '../db/agent-jobs.ts'
 import type { Runtime } from '../runtime.ts'
 import { createWaker } from '../waker.ts'
 
@@ -26,7 +26,7 @@ export async function waitForAgent(
   options.signal?.addEventListener('abort', waker.wake)
   try {
     for (;;) {
-      const job = await database.agentJob.findUnique({ where: { id: jobId } })
+      const job = await findJob(database.direct, jobId)
       const leftMs = until - performance.now()
       if (job === null || isTerminal(job.state) || leftMs <= 0 || options.signal?.aborted === true) return job
       await waker.pause(Math.min(leftMs, signals.isReachable() ? LOOK_EVERY_MS : LOOK_EVERY_MS_WITHOUT_REDIS))

@@ -8,9 +8,10 @@ import {
   spawnInputSchema,
   type SpawnOutput,
   type SpawnProgress,
+  type SyncSpawnOutput,
 } from '../contracts/spawn.ts'
 import { tailOf } from '../contracts/text.ts'
-import { readDeadlineMsLeft } from '../db/agent-jobs.ts'
+import { type AgentJob, readDeadlineMsLeft } from '../db/agent-jobs.ts'
 import { toolsOfJob } from '../db/bots.ts'
 import { loadJobMessages } from '../db/convos.ts'
 import { storable } from '../db/stored-value.ts'
@@ -130,26 +131,51 @@ export async function* runSpawn(
   if (answer.kind !== 'accepted') return yield refusalOf(input, answer)
   const { job } = answer
   if (input.mode === 'async') return yield asyncOutput(job)
-  const onAbort = () => {
-    void requestAbort(runtime, job, { by: origin.userId, reason: 'aborted_by_parent', text: null }).catch(
-      (error: unknown) => {
-        runtime.logger.error({ jobId: job.id, error }, 'the abort of a sync sub-agent could not be stored')
-      },
-    )
-  }
-  abortSignal?.addEventListener('abort', onAbort, { once: true })
-  if (abortSignal?.aborted === true) onAbort()
+  const forget = abortWith(runtime, job, origin.userId, abortSignal)
   try {
     for await (const message of growingMessage(runtime, job.id)) {
       yield { mode: 'sync', jobId: job.id, convoId: job.convoId, state: 'running', message }
     }
-    const ended = await waitForAgent(runtime, job.id)
-    if (ended === null || !isTerminal(ended.state))
-      throw new Error(`Job ${job.id} is gone: its row was deleted while it was waited for.`)
-    yield toSyncOutput(ended, await loadJobMessages(runtime.database, ended))
+    yield await outcomeOf(runtime, job.id)
   } finally {
-    abortSignal?.removeEventListener('abort', onAbort)
+    forget()
   }
+}
+
+/** Spawns, and waits for the outcome without looking at what the sub-agent says meanwhile. */
+export async function runSpawnToEnd(
+  runtime: Runtime,
+  origin: SpawnOrigin,
+  input: ProgramSpawnInput,
+  abortSignal: AbortSignal | undefined,
+): Promise<RefusedSpawnOutput | SyncSpawnOutput> {
+  const answer = await spawnAgent(runtime, origin, input)
+  if (answer.kind !== 'accepted') return refusalOf(input, answer)
+  const forget = abortWith(runtime, answer.job, origin.userId, abortSignal)
+  try {
+    return await outcomeOf(runtime, answer.job.id)
+  } finally {
+    forget()
+  }
+}
+
+/** Lets a signal abort a job, until the returned function is called. */
+function abortWith(runtime: Runtime, job: AgentJob, userId: string, signal: AbortSignal | undefined): () => void {
+  const onAbort = () => {
+    void requestAbort(runtime, job, { by: userId, reason: 'aborted_by_parent', text: null }).catch((error: unknown) => {
+      runtime.logger.error({ jobId: job.id, error }, 'the abort of a sync sub-agent could not be stored')
+    })
+  }
+  signal?.addEventListener('abort', onAbort, { once: true })
+  if (signal?.aborted === true) onAbort()
+  return () => signal?.removeEventListener('abort', onAbort)
+}
+
+async function outcomeOf(runtime: Runtime, jobId: string): Promise<SyncSpawnOutput> {
+  const ended = await waitForAgent(runtime, jobId)
+  if (ended === null || !isTerminal(ended.state))
+    throw new Error(`Job ${jobId} is gone: its row was deleted while it was waited for.`)
+  return toSyncOutput(ended, await loadJobMessages(runtime.database.direct, ended))
 }
 
 async function* growingMessage(runtime: Runtime, jobId: string): AsyncGenerator<UIMessage> {
