@@ -11,6 +11,8 @@ import { type Bot, type BotRef, type Runner, runnerSchema } from './contracts/bo
 import { type ModelPrice, modelPriceSchema } from './contracts/price.ts'
 import { READ_RESULT } from './contracts/truncated-result.ts'
 import { type ContextLayer, contextLayerSchema } from './layers.ts'
+import { createMergeWindow, type MergeWindow } from './merge-window.ts'
+import { createMergingFetch } from './merging-fetch.ts'
 import { storable } from './db/stored-value.ts'
 import { type AiTool, registerAiTool } from './tools/registry.ts'
 
@@ -34,6 +36,8 @@ export interface ExtensionsInput {
 }
 
 export interface Extensions {
+  /** In which the deltas of models are joined, by the built-in provider and by the journal. */
+  mergeWindow: MergeWindow
   providers: ReadonlyMap<string, ProviderFactory>
   prices: ReadonlyMap<string, ModelPrice>
   resolveBot: (ref: BotRef, caller: { userId: string }) => Promise<Bot | undefined>
@@ -103,11 +107,14 @@ export function createExtensions(config: Config, input: ExtensionsInput): Extens
       throw new ConfigError(`A tool may not be named "${tool.id}": that is one of Offshoot's own. Choose another name.`)
     registerAiTool(tool)
   }
+  const mergeWindow = createMergeWindow({ chunkMs: config.MODEL_CHUNK_MS })
   const openai = createOpenAI({
     ...(config.OPENAI_BASE_URL === undefined ? {} : { baseURL: config.OPENAI_BASE_URL }),
     ...openaiKey(config),
+    fetch: createMergingFetch(mergeWindow),
   })
   return {
+    mergeWindow,
     providers: new Map<string, ProviderFactory>([['openai', () => openai], ...Object.entries(input.providers ?? {})]),
     prices: new Map(Object.entries(input.prices ?? {})),
     resolveBot: async (ref, caller) => storable(await input.resolveBot?.(ref, caller)),

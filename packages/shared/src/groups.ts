@@ -26,6 +26,8 @@ export function openGroups(runtime: TransactRuntime & { config: Config }): Group
     claim: createGroupCommit({
       writeGroup: (claims: readonly NewClaim[]) => claimJobs(direct, claims),
       writeAlone: (claim) => claimJob(direct, claim),
+      // Beginning a run takes about a millisecond: more of them at once would hold up those that run.
+      maxGroup: 50,
     }),
     storeOutput: createGroupCommit({
       writeGroup: (outputs: readonly OutputToStore[]) => storeModelOutputs(direct, outputs),

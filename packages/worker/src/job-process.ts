@@ -8,7 +8,6 @@ import { startReconciler } from '@offshoot/shared/operations/reconcile'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { watchLayers } from './layer-watch.ts'
 import { createLiveWriters } from './live-writer.ts'
-import { createMergeWindow } from './merged-parts.ts'
 import type { DeliveryDependencies } from './process-delivery.ts'
 import { watchRunningJobs } from './running-jobs.ts'
 import { createSuspects } from './suspects.ts'
@@ -69,7 +68,6 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
     suspects: createSuspects(),
     layerWatch,
     liveWriters: createLiveWriters(runtime),
-    mergeWindow: createMergeWindow({ chunkMs: config.MODEL_CHUNK_MS }),
     isDraining: () => draining,
     shutdown: shutdown.signal,
     async drain(stopTaking, afterLast) {

@@ -1,6 +1,7 @@
 import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { createMergeWindow, mergedParts } from './merged-parts.ts'
+import { createMergeWindow } from '@offshoot/shared/merge-window'
+import { mergedParts } from './merged-parts.ts'
 
 type Part = LanguageModelV4StreamPart
 
@@ -99,6 +100,7 @@ test('when the source breaks, what was collected comes first', async () => {
   const { feed, got, fail, read, failed } = open()
   await feed(text('a'), text('b'))
   fail(new Error('reset'))
+  await vi.advanceTimersByTimeAsync(1)
   await read
   expect([got, failed()]).toEqual([[text('a'), text('b')], new Error('reset')])
 })

@@ -24,7 +24,6 @@ import { keepLateResult } from './late-result.ts'
 import { createLayerSession } from './layer-session.ts'
 import type { LayerWatch } from './layer-watch.ts'
 import type { LiveWriters } from './live-writer.ts'
-import type { MergeWindow } from './merged-parts.ts'
 import { createMcpSession } from './mcp-tools.ts'
 import { pause } from './pause.ts'
 import { type Attempt, type EndedOutcome, runAgent, type RunOutcome } from './run-agent.ts'
@@ -40,7 +39,6 @@ export interface DeliveryDependencies {
   suspects: Suspects
   layerWatch: LayerWatch
   liveWriters: LiveWriters
-  mergeWindow: MergeWindow
   isDraining(): boolean
   /** Aborted when the process must end now: claims that cannot be written are given up. */
   shutdown: AbortSignal
@@ -126,7 +124,6 @@ async function runClaimed(dependencies: DeliveryDependencies, job: ClaimedJob, c
     live,
     mcp,
     layers,
-    mergeWindow: dependencies.mergeWindow,
     stopSwitch,
     cutCalls: createCutCalls(),
     entry: 'again',

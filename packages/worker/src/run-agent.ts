@@ -1,6 +1,6 @@
 // One attempt of a job, from its claim to an outcome. Read top-down: load what is stored, then again and again ask the
 // state what comes next: answer open calls, call the model for some steps, or end. Expected outcomes are values.
-import { convertToModelMessages, type ModelMessage, type UIMessage } from 'ai'
+import { convertToModelMessages, type ModelMessage } from 'ai'
 import { agentMessageParts, lastStepText, stepText } from '@offshoot/shared/agent-message'
 import type { TerminalState } from '@offshoot/shared/contracts/job-state'
 import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
@@ -21,7 +21,6 @@ import { createJournal, type Journal } from './journal.ts'
 import type { LayerSession } from './layer-session.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
-import type { MergeWindow } from './merged-parts.ts'
 import type { McpSession } from './mcp-tools.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
 import { stopWithoutRight } from './rights.ts'
@@ -38,7 +37,6 @@ export interface Attempt {
   live: LiveWriter
   mcp: McpSession
   layers: LayerSession
-  mergeWindow: MergeWindow
   stopSwitch: StopSwitch
   cutCalls: CutCalls
   /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
@@ -148,7 +146,7 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
   const journal = createJournal({
     database: runtime.database,
     groups: runtime.groups,
-    mergeWindow: attempt.mergeWindow,
+    mergeWindow: runtime.extensions.mergeWindow,
     claim,
     generation: job.generation,
     stopSwitch,
@@ -227,7 +225,10 @@ async function prepareForModel(
     const stopped = stopSwitch.reason()
     return stopped === undefined ? unresolvable(state, error) : stoppedOutcome(attempt, state, stopped)
   }
-  const stored = await historyOf(runtime, job)
+  // A sub-agent begins with nothing but its message, which stands in its row.
+  if (job.mode !== 'turn' && job.inputSeq === 1)
+    return { agent, history: [{ role: 'user', content: [{ type: 'text', text: job.inputMessage }] }] }
+  const stored = await loadHistory(runtime.database, job.convoId, job.inputSeq)
   try {
     // The journal's tools, which know what to make of a result that was truncated.
     const tools = journal.wrapTools(agent.tools)
@@ -235,12 +236,6 @@ async function prepareForModel(
   } catch (error) {
     return failedOutcome(attempt, state, error)
   }
-}
-
-/** A sub-agent begins with nothing but its message, which stands in its row. */
-async function historyOf({ database }: Runtime, job: ClaimedJob): Promise<UIMessage[]> {
-  if (job.mode === 'turn' || job.inputSeq !== 1) return loadHistory(database, job.convoId, job.inputSeq)
-  return [{ id: job.id, role: 'user', parts: [{ type: 'text', text: job.inputMessage }] }]
 }
 
 /** @throws what is another error */

@@ -10,7 +10,6 @@ import { queueName } from '@offshoot/shared/queue/delivery-queue'
 import { endOf, readJob, spawnRoot, untilLiveText } from '@offshoot/testing/agents'
 import { type RawModel, startRawModel, ticking } from '@offshoot/testing/raw-model'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
-import { createMergeWindow } from '../src/merged-parts.ts'
 import { createLiveWriters } from '../src/live-writer.ts'
 import { createSuspects } from '../src/suspects.ts'
 import { createProcessor, type Processor } from '../src/processor.ts'
@@ -54,7 +53,6 @@ beforeAll(async () => {
     suspects: createSuspects(),
     layerWatch: { add: () => () => undefined, close: async () => undefined },
     liveWriters: createLiveWriters(runtime),
-    mergeWindow: createMergeWindow({ chunkMs: 60_000 }),
     isDraining: () => false,
     shutdown: new AbortController().signal,
   })

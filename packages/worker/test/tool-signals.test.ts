@@ -10,7 +10,6 @@ import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { createCutCalls } from '../src/cut-calls.ts'
 import { createJournal } from '../src/journal.ts'
-import { createMergeWindow } from '../src/merged-parts.ts'
 import { createStopSwitch, type StopSwitch } from '../src/run-stop.ts'
 import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
 
@@ -79,7 +78,7 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
   const journal = createJournal({
     database: runtime.database,
     groups: runtime.groups,
-    mergeWindow: createMergeWindow({ chunkMs: 60_000 }),
+    mergeWindow: runtime.extensions.mergeWindow,
     claim: claimOf(job),
     generation: 1,
     stopSwitch,

@@ -1,7 +1,7 @@
 // Group commit: what many jobs write at the same time goes to Postgres in one statement and one commit. One group is on
 // its way; what comes meanwhile goes with the next. An item alone is a group of one, and waits for nobody.
 
-/** Items of one group: beyond that one statement takes longer than two. */
+/** Items of one group, unless said otherwise: beyond that one statement takes longer than two. */
 const MAX_GROUP = 100
 
 export interface GroupOptions<Item, Answer> {
@@ -10,6 +10,8 @@ export interface GroupOptions<Item, Answer> {
    * group's statement does; it goes alone, so that nobody else waits for it.
    */
   writeGroup(items: readonly Item[]): Promise<(Answer | 'apart')[]>
+  /** Items of one group at the most. All of them go on in the same turn of the event loop. */
+  maxGroup?: number
   /** Writes one item, waiting for whatever it must. */
   writeAlone(item: Item): Promise<Answer>
 }
@@ -21,13 +23,13 @@ export interface GroupOptions<Item, Answer> {
 export function createGroupCommit<Item, Answer extends object | null>(
   options: GroupOptions<Item, Answer>,
 ): (item: Item) => Promise<Answer> {
-  const { writeGroup, writeAlone } = options
+  const { writeGroup, writeAlone, maxGroup = MAX_GROUP } = options
   let waiting: { item: Item; resolve: (answer: Answer | Promise<Answer>) => void }[] = []
   let underway = false
 
   async function writeNext(): Promise<void> {
-    const group = waiting.slice(0, MAX_GROUP)
-    waiting = waiting.slice(MAX_GROUP)
+    const group = waiting.slice(0, maxGroup)
+    waiting = waiting.slice(maxGroup)
     try {
       const answers = await writeGroup(group.map(({ item }) => item))
       for (const [at, { item, resolve }] of group.entries()) {

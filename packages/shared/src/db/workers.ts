@@ -31,14 +31,24 @@ export interface HeldJob {
  * the row is gone, since the worker was declared lost.
  */
 export async function heartbeat(database: Database, workerId: string): Promise<HeldJob[] | null> {
-  const rows = await database.$queryRaw<
-    { id: string | null; rootJobId: string; claimToken: string | null; abortRequested: boolean }[]
+  // Arrays in one row: a worker may hold thousands, and asks often.
+  const rows = await database.direct.$queryRaw<
+    { ids: string[]; rootJobIds: string[]; claimTokens: (string | null)[]; abortsRequested: boolean[] }[]
   >(sql`
     with seen as (update "offshoot"."Worker" set "seenAt" = clock_timestamp() where "id" = ${workerId} returning "id")
-    select j."id", j."rootJobId", j."claimToken", j."abortRequestedAt" is not null as "abortRequested"
-    from seen left join "offshoot"."AgentJob" j on j."workerId" = seen."id" and j."state" = 'running'`)
-  if (rows.length === 0) return null
-  return rows.flatMap(({ id, ...row }) => (id === null ? [] : [{ id, ...row }]))
+    select coalesce(array_agg(j."id") filter (where j."id" is not null), '{}') as "ids",
+      array_agg(j."rootJobId") as "rootJobIds", array_agg(j."claimToken") as "claimTokens",
+      array_agg(j."abortRequestedAt" is not null) as "abortsRequested"
+    from seen left join "offshoot"."AgentJob" j on j."workerId" = seen."id" and j."state" = 'running'
+    group by seen."id"`)
+  const row = rows[0]
+  if (row === undefined) return null
+  return row.ids.map((id, at) => ({
+    id,
+    rootJobId: row.rootJobIds[at] ?? '',
+    claimToken: row.claimTokens[at] ?? null,
+    abortRequested: row.abortsRequested[at] === true,
+  }))
 }
 
 export async function markDraining(database: Database, workerId: string): Promise<void> {

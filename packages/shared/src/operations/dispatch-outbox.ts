@@ -2,7 +2,7 @@
 // told in time. Everything told here is harmless when told twice. Nobody waits for a telling: an endpoint that hangs holds
 // up neither a job nor a round of the reconciler.
 import type { TerminalState } from '../contracts/job-state.ts'
-import { outboxMessageSchema, UndeliverableError } from '../contracts/outbox.ts'
+import { type OutboxMessage, outboxMessageSchema, UndeliverableError } from '../contracts/outbox.ts'
 import { type Config, hasRedis } from '../config.ts'
 import type { Database } from '../db/database.ts'
 import { markOutboxDone, markOutboxFailed, type OutboxEntry, takeDueOutbox } from '../db/outbox.ts'
@@ -78,7 +78,7 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
   async function tell(entry: OutboxEntry, { late }: { late: boolean }): Promise<void> {
     try {
       await withLimit(
-        tellOne({ ...dependencies, outbox: dispatcher }, completionEvents, entry),
+        tellOne({ ...dependencies, outbox: dispatcher }, completionEvents, entry, messageOf(entry, late)),
         entry.kind === 'completionEvent' || entry.kind === 'outcome' ? LONG_TELL_LIMIT_MS : TELL_LIMIT_MS,
       )
       metrics.countTell(entry.kind, 'told')
@@ -127,14 +127,20 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
   return dispatcher
 }
 
+/** What this process has just written is known; what it finds may be of another version. */
+function messageOf({ kind, payload }: OutboxEntry, late: boolean): OutboxMessage {
+  if (!late) return { kind, payload } as OutboxMessage
+  const parsed = outboxMessageSchema.safeParse({ kind, payload })
+  if (!parsed.success) throw new UndeliverableError(`the entry has another shape: ${parsed.error.message}`)
+  return parsed.data
+}
+
 async function tellOne(
   dependencies: DispatchDependencies & { outbox: OutboxDispatcher },
   completionEvents: ReturnType<typeof openCompletionEvents>,
   entry: OutboxEntry,
+  message: OutboxMessage,
 ): Promise<void> {
-  const parsed = outboxMessageSchema.safeParse({ kind: entry.kind, payload: entry.payload })
-  if (!parsed.success) throw new UndeliverableError(`the entry has another shape: ${parsed.error.message}`)
-  const message = parsed.data
   const { signals, liveStreams } = dependencies
   switch (message.kind) {
     case 'delivery':

@@ -1,0 +1,59 @@
+// How long deltas of a text are collected before they go on as one. One timer serves all streams of a process. What a model
+// says in tokens costs the AI SDK and its provider several times what it costs to join them; a process full of agents joins
+// more of them.
+
+/** How long at least: what a reader does not see. */
+const SHORTEST_MS = 40
+/** And at most, in a process full of agents. */
+const LONGEST_MS = 1_000
+/** Streams that a process feeds at the shortest window: beyond that the window grows with their number. */
+const STREAMS_AT_SHORTEST = 100
+
+/** Streams that are flushed in one turn of the event loop: others want it, too. */
+const MAX_AT_ONCE = 50
+
+export interface MergeWindow {
+  /** How long deltas are collected now, in milliseconds. */
+  ms(): number
+  /** Counts a stream until the returned function is called. */
+  open(): () => void
+  /** Calls `flush` when the window that began at `sinceMs` (`performance.now()`) is over. */
+  schedule(sinceMs: number, flush: () => void): void
+}
+
+/** The window of all streams of a process. It stays well below `chunkMs`, after which a silent model counts as stuck. */
+export function createMergeWindow({ chunkMs }: { chunkMs: number }): MergeWindow {
+  const longestMs = Math.min(LONGEST_MS, chunkMs / 4)
+  let streams = 0
+  /** In the order in which they were scheduled, which is nearly that in which they end. */
+  let waiting: { endsAt: number; flush: () => void }[] = []
+  let timer: NodeJS.Timeout | undefined
+  const ms = () => Math.min(Math.max(1, streams / STREAMS_AT_SHORTEST) * SHORTEST_MS, longestMs)
+
+  function flushDue(): void {
+    timer = undefined
+    const now = performance.now()
+    const first = waiting.findIndex(({ endsAt }, at) => endsAt > now + 1 || at === MAX_AT_ONCE)
+    const due = first === -1 ? waiting : waiting.slice(0, first)
+    waiting = first === -1 ? [] : waiting.slice(first)
+    arm()
+    for (const { flush } of due) flush()
+  }
+
+  function arm(): void {
+    const next = waiting[0]
+    if (next !== undefined) timer ??= setTimeout(flushDue, Math.max(1, next.endsAt - performance.now()))
+  }
+
+  return {
+    ms,
+    open() {
+      streams += 1
+      return () => void (streams -= 1)
+    },
+    schedule(sinceMs, flush) {
+      waiting.push({ endsAt: sinceMs + ms(), flush })
+      arm()
+    },
+  }
+}
