@@ -15,6 +15,7 @@ import { createOffshoot } from '../src/client.ts'
 import { requestAbort } from '../src/operations/abort-agent.ts'
 import { answerSpawnCalls } from '../src/operations/answer-spawn-calls.ts'
 import { type SpawnAnswer, spawnAgent } from '../src/operations/spawn-agent.ts'
+import { lockUser, transact } from '../src/operations/transact.ts'
 import { originOfContext } from '../src/tools/spawn-agent.ts'
 
 const CAPS = { MAX_CHILDREN_PER_JOB: '7', MAX_JOBS_PER_TREE: '12', MAX_ACTIVE_JOBS_PER_USER: '20' }
@@ -199,4 +200,31 @@ test("a host's spawn answers a reused key for another request with a sentence", 
   } finally {
     await offshoot.close()
   }
+})
+
+test('COST-2: of spawns at one moment a user has as many as allowed, each with its place in the queue', async () => {
+  const spawns = times(25, () => spawnAgent(stage.runtime, hostOrigin('grouped'), spawnInput()))
+  const answers = await Promise.all(spawns)
+  expect(kindsOf(answers)).toEqual({ accepted: 20, cap: 5 })
+  const priorities = answers.flatMap((answer) => (answer.kind === 'accepted' ? [answer.job.priority] : []))
+  expect(priorities.toSorted((a, b) => a - b)).toEqual(times(20, (at) => 10 + at))
+})
+
+test('a user whose row somebody holds is waited for by nobody else', async () => {
+  const { runtime } = stage
+  await runtime.database.user.createMany({ data: [{ id: 'held' }, { id: 'free' }] })
+  const [locked, release] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  const holding = transact(runtime, async (tx) => {
+    await lockUser(tx, 'held')
+    locked.resolve()
+    await release.promise
+  })
+  await locked.promise
+  let heldIsThere = false
+  const held = spawnAgent(runtime, hostOrigin('held'), spawnInput()).finally(() => (heldIsThere = true))
+  const free = await spawnAgent(runtime, hostOrigin('free'), spawnInput())
+  expect([free.kind, heldIsThere]).toEqual(['accepted', false])
+  release.resolve()
+  await holding
+  expect((await held).kind).toBe('accepted')
 })

@@ -130,8 +130,8 @@ interface AllowedSpawn {
 }
 
 /**
- * Spawns of new roots, many in one transaction. `apart`: the request may have been made before, or was not inserted. A cap
- * counts those that come before it in the group.
+ * Spawns of new roots, many in one transaction. `apart`: somebody holds the owner's row, the request may have been made
+ * before, or it was not inserted. A cap counts those that come before it in the group.
  */
 export async function spawnTogether(
   runtime: SpawnRuntime,
@@ -141,7 +141,10 @@ export async function spawnTogether(
   let decided: (SpawnAnswer | 'apart' | AllowedSpawn)[] = []
   let events: NewEvent[] = []
   let entries: NewOutboxEntry[] = []
-  const lock = usersLock(group.map(({ ownerId }) => ownerId))
+  const lock = usersLock(
+    group.map(({ ownerId }) => ownerId),
+    { onlyFree: true },
+  )
   type Written = AgentJob & { outboxId: bigint }
   const { written } = await database.direct.lockThenWrite<LockedUser, Written>(lock, (users) => {
     decided = decideTogether(runtime, group, new Map(users.map((user) => [user.userId, user.activeJobs])))
@@ -175,7 +178,9 @@ function decideTogether(
   activeJobs: Map<string, number>,
 ): (SpawnAnswer | 'apart' | AllowedSpawn)[] {
   return group.map((prepared) => {
-    const active = activeJobs.get(prepared.ownerId) ?? 0
+    const active = activeJobs.get(prepared.ownerId)
+    // Somebody else holds the user, and nobody else shall wait for that.
+    if (active === undefined) return 'apart'
     const cap = checkUserCount(runtime, prepared.ownerId, active)
     // What fills the cap may be this very request, accepted before.
     if (cap !== undefined)

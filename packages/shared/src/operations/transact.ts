@@ -99,7 +99,7 @@ export async function lockConvo(tx: Tx, convoId: string): Promise<void> {
 
 /** Makes the user's row if this is the first use, locks it, and answers how many unfinished jobs the user has. */
 export async function lockUser(tx: Tx, userId: string): Promise<number> {
-  const rows = await tx.db.$queryRaw<LockedUser[]>(usersLock([userId]))
+  const rows = await tx.db.$queryRaw<LockedUser[]>(usersLock([userId], { onlyFree: false }))
   return rows[0]?.activeJobs ?? 0
 }
 
@@ -108,7 +108,7 @@ export interface LockedUser {
   activeJobs: number
 }
 
-/** The same for several, as a statement. Its rows are `LockedUser`. */
-export function usersLock(userIds: readonly string[]): Sql {
-  return sql`select * from "offshoot"."lock_users"(${[...new Set(userIds)]}::text[])`
+/** The same for several, as a statement. Its rows are `LockedUser`; `onlyFree`: of those that nobody holds now. */
+export function usersLock(userIds: readonly string[], { onlyFree }: { onlyFree: boolean }): Sql {
+  return sql`select * from "offshoot"."lock_users"(${[...new Set(userIds)]}::text[], ${onlyFree}::boolean)`
 }
