@@ -27,13 +27,35 @@ test('links and paths in a document lead to what is there', () => {
     const links = [...text.matchAll(/\]\((?!https?:)([^)#]+)/g)].map(([, target = '']) =>
       path.join(path.dirname(file), target),
     )
-    const names = [...text.matchAll(/`((?:packages|prisma|dev|testing|examples|docs)\/[\w./-]+)`/g)].map(
+    const names = [...text.matchAll(/`((?:packages|prisma|dev|testing|examples|docs|bench|faults)\/[\w./-]+)`/g)].map(
       ([, name = '']) => name,
     )
     return [...links, ...names].filter((target) => !existsSync(path.join(root, target)))
   })
   expect(wrong).toEqual([])
 })
+
+test('a link into a document leads to one of its headings', () => {
+  const wrong = faults(({ file, text }) =>
+    [...text.matchAll(/\]\((?!https?:)([^)#]*)#([^)]+)\)/g)]
+      .map(([, to = '', anchor = '']) => ({ target: to === '' ? file : path.join(path.dirname(file), to), anchor }))
+      .filter(({ target, anchor }) => !anchorsOf(read(target)).includes(anchor))
+      .map(({ target, anchor }) => `${target}#${anchor}`),
+  )
+  expect(wrong).toEqual([])
+})
+
+/** As GitHub makes them. */
+function anchorsOf(text: string): string[] {
+  const prose = text.replaceAll(/^```.*?^```$/gms, '')
+  return [...prose.matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) =>
+    heading
+      .replaceAll(/\]\([^)]*\)/g, '')
+      .toLowerCase()
+      .replaceAll(/[^\p{L}\d_ -]/gu, '')
+      .replaceAll(' ', '-'),
+  )
+}
 
 test('the commands in a document are scripts of package.json', () => {
   const { scripts }: { scripts: Record<string, string> } = JSON.parse(read('package.json'))
