@@ -33,8 +33,9 @@ function scriptOf(message: string, lateByMs: number): RawScript {
 }
 
 /**
- * Twenty agents at a time: as soon as one has ended the next one begins. The first ones take longer, each by another twentieth of a run, so
- * that the load is steady: of agents in step with each other a restart could meet all in their last one, which ends where it began.
+ * Twenty agents at a time: as soon as one has ended the next one begins. The first ones take longer, each by another
+ * twentieth of a run, so that the load is steady: of agents in step with each other a restart could meet all in their last
+ * one, which ends where it began.
  */
 function startLoad() {
   const ended: AgentJob[] = []

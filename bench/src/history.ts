@@ -1,5 +1,5 @@
-// A long history: copies of a job that has really run, with all that it has left in Postgres, under ids, users and instants of
-// their own. The columns are read from the database, so that this holds when a table gets another one.
+// A long history: copies of a job that has really run, with all that it has left in Postgres, under ids, users and instants
+// of their own. The columns are read from the database, so that this holds when a table gets another one.
 import { Client } from 'pg'
 import { waitUntil } from '@offshoot/testing/wait-until'
 

@@ -64,7 +64,9 @@ export interface ServiceMeter {
   close(): Promise<void>
 }
 
-/** A session of Postgres tells the shared counters of its commits at most once a second, and when it has been idle for ten. */
+/**
+ * A session of Postgres tells the shared counters of its commits at most once a second, and when it has been idle for ten.
+ */
 const STATISTICS_LATE_MS = 11_000
 
 export async function openServiceMeter({

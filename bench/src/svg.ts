@@ -39,8 +39,9 @@ export interface Point {
 }
 
 export function svgOf(width: number, height: number, content: readonly string[]): string {
+  const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="system-ui, sans-serif">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" ${size} font-family="system-ui, sans-serif">`,
     box({ x: 0, y: 0 }, { width, height }, 'white'),
     ...content,
     '</svg>',

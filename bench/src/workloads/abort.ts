@@ -1,6 +1,6 @@
-// Agents that stream slowly in one worker are aborted, one after the other: from the call to the moment when the model sees its
-// connection closed. Then again while Redis refuses pub/sub, so that the worker learns of it at its heartbeat. The baseline
-// aborts in its own process, told over IPC.
+// Agents that stream slowly in one worker are aborted, one after the other: from the call to the moment when the model sees
+// its connection closed. Then again while Redis refuses pub/sub, so that the worker learns of it at its heartbeat. The
+// baseline aborts in its own process, told over IPC.
 import { setTimeout as delay } from 'node:timers/promises'
 import { startOwnRedis } from '@offshoot/testing/own-redis'
 import { redisCommand } from '@offshoot/testing/redis-command'

@@ -1,6 +1,6 @@
-// Two workers run agents that stand at step 2 of 4, in a model call that is not answered; one of them is killed, and the model
-// answers from then on. The baseline is BullMQ with a lock as short as Offshoot's: with its own 30 s everything but the
-// calls would take that much longer.
+// Two workers run agents that stand at step 2 of 4, in a model call that is not answered; one of them is killed, and the
+// model answers from then on. The baseline is BullMQ with a lock as short as Offshoot's: with its own 30 s everything but
+// the calls would take that much longer.
 import { type Fleet, startFleet } from '@offshoot/testing/fleet'
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { type BenchStage, type BullmqRunner, inLanes, LOCK_MS, openBenchStage, SPAWN_LANES } from '../bench-stage.ts'

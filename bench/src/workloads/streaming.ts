@@ -1,5 +1,5 @@
-// Many agents that stream at once in one worker. They are spawned while the queue is paused, so that the wall time is that of
-// their work: from the moment when the worker may take them until the last one has ended.
+// Many agents that stream at once in one worker. They are spawned while the queue is paused, so that the wall time is that
+// of their work: from the moment when the worker may take them until the last one has ended.
 import { seriesIn } from '@offshoot/testing/metrics'
 import type { TestProcess } from '@offshoot/testing/processes'
 import { type BareRunner, type BenchStage, inLanes, openBenchStage, PLAIN, SPAWN_LANES } from '../bench-stage.ts'

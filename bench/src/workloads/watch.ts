@@ -1,6 +1,6 @@
-// What a viewer over HTTP waits for. First the first token of agents with one viewer each, one after the other: from the model
-// to the viewer. Then many viewers of a few agents: what they cost the API, and how late each token comes. The baseline
-// hears its tokens in its own process.
+// What a viewer over HTTP waits for. First the first token of agents with one viewer each, one after the other: from the
+// model to the viewer. Then many viewers of a few agents: what they cost the API, and how late each token comes. The
+// baseline hears its tokens in its own process.
 import { setTimeout as delay } from 'node:timers/promises'
 import { createApiKey } from '@offshoot/shared/db/users'
 import type { TestProcess } from '@offshoot/testing/processes'
@@ -57,7 +57,7 @@ export const watch: Workload = {
         return {
           firstByteP50Ms: percentile(firstMs, 0.5),
           firstByteP99Ms: percentile(firstMs, 0.99),
-          // The step's start goes out at once; the first token is collected with what follows it.
+          // Whole: nothing is collected before the first token.
           aboveBatchingP50Ms: percentile(firstMs, 0.5),
           bareFirstTokenP50Ms: percentile(bareMs, 0.5),
           bareFirstTokenP99Ms: percentile(bareMs, 0.99),

@@ -12,8 +12,8 @@ import { delegatesOfJob } from '@offshoot/shared/operations/prepare-spawn'
 import { spawnModelOutput } from '@offshoot/shared/tools/spawn-agent'
 import type { Journal } from './journal.ts'
 import { noteFor, roundsBefore, whyRefused, withNote } from './repeated-calls.ts'
-import type { Attempt } from './run-agent.ts'
 import { stopWithoutRight } from './rights.ts'
+import type { Attempt } from './run-agent.ts'
 import type { RunState } from './run-state.ts'
 
 type ToolMessage = Extract<ModelMessage, { role: 'tool' }>

@@ -1,7 +1,7 @@
 // The journal of one attempt: a model middleware and a tool wrapper around the AI SDK's own loop.
 //
-// 1. Every part of the model's output goes through at once, in its order, but for `finish`, which is held back until the
-//    whole output is stored. This version of the SDK starts tools at `finish`, so no tool runs before its call is stored.
+// 1. Every part of the model's output goes through in its order, deltas of one text joined (merged-parts.ts), but for
+//    `finish`, which is held back until the whole output is stored. This version of the SDK starts tools at `finish`, so no tool runs before its call is stored.
 // 2. A tool call's start is stored before it runs, its last value before the SDK sees its end (journaled-tool.ts).
 // 3. A last step that is stored and not whole is played back: the model is not called.
 // 4. Every write carries the claim, and is repeated until Postgres takes it or the run is stopped (persist.ts).

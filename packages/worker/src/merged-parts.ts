@@ -1,6 +1,6 @@
 // The way of a model's parts to the AI SDK, in one pass. What the SDK does with a part costs several times what the
-// provider does, so deltas of one text that come close together become one. The first delta after a pause goes through at once,
-// so that viewers see a text begin when it begins.
+// provider does, so deltas of one text that come close together become one. The first delta after a pause goes through
+// at once, so that viewers see a text begin when it begins.
 import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import type { MergeWindow } from '@offshoot/shared/merge-window'
 
@@ -8,8 +8,8 @@ type Part = LanguageModelV4StreamPart
 type Delta = Extract<Part, { type: 'text-delta' | 'reasoning-delta' | 'tool-input-delta' }>
 
 /**
- * What has begun and the rest of it, with fewer parts. `onPart` is called with each merged part, in order, before it goes on, and waited for;
- * deltas are not waited for.
+ * What has begun and the rest of it, with fewer parts. Each is told before it goes on, in order: a delta to `onDelta`, any
+ * other to `onPart`, which is waited for.
  */
 export function mergedParts(
   { begun, rest }: { begun: readonly Part[]; rest: ReadableStreamDefaultReader<Part> },

@@ -23,11 +23,11 @@ import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, MAX_MALFORMED_STEPS } from './malformed-calls.ts'
 import type { McpSession } from './mcp-tools.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
-import { stopWithoutRight } from './rights.ts'
 import { addMcpTools, type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
+import { stopWithoutRight } from './rights.ts'
+import { watchInbox } from './run-inbox.ts'
 import { inboxMessage, runSegment, type WholeStep } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
-import { watchInbox } from './run-inbox.ts'
 import { type RunStop, RunStopped, type StopSwitch } from './run-stop.ts'
 
 export interface Attempt {
@@ -39,7 +39,10 @@ export interface Attempt {
   layers: LayerSession
   stopSwitch: StopSwitch
   cutCalls: CutCalls
-  /** `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt goes on. */
+  /**
+   * `fresh`: nothing of the job is stored yet; `resumed`: an earlier attempt has stored something; `again`: this attempt
+   * goes on.
+   */
   entry: 'fresh' | 'resumed' | 'again'
   /** Called when the output of a step is stored. */
   onStepStored(): void

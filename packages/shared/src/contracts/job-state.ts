@@ -1,5 +1,6 @@
 // The states of an agent job, and the one table of how they may change. `TRANSITIONS` is data: everything else here
-// derives from it. The statements that write a state stand in db/agent-jobs.ts, each with its guard in the `where`.
+// derives from it. The statements that write a state stand in db/agent-jobs.ts, those of the common end and of a retry with
+// their operations, each with its guard in the `where`.
 import { z } from 'zod'
 
 export const JOB_STATES = ['pending', 'running', 'completed', 'failed', 'aborted'] as const

@@ -54,7 +54,10 @@ export async function claimJob(db: Statements, claim: NewClaim): Promise<Claimed
   return claimed ?? findOwnClaim(db, claim)
 }
 
-/** The same for many at once, in one statement. `apart`: claim this one alone; somebody holds its row, or it does not count. */
+/**
+ * The same for many at once, in one statement. `apart`: claim this one alone; somebody holds its row, or it does not
+ * count.
+ */
 export async function claimJobs(db: Statements, claims: readonly NewClaim[]): Promise<(ClaimedJob | 'apart')[]> {
   const claimed = await claimGroup(db, claims, sql`for update skip locked`)
   // Two deliveries of one job may be in one group: the token says whose claim it is.

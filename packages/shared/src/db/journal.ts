@@ -190,10 +190,11 @@ async function storeGroup(db: Statements, outputs: readonly OutputToStore[], loc
         ${added('costMicroUsd')}, "reservedTokens" = 0, "reservedCostMicroUsd" = 0
       from said, free
       where job."id" = said."jobId" and job."id" = free."id" and "claimToken" = said."token" and "state" = 'running'
-      returning job."id", job."claimToken" as "token", job."abortRequestedAt" is not null as "abortRequested", job."steps", job."inputTokens",
-        job."outputTokens", job."reasoningTokens", job."totalTokens"
+      returning job."id", job."claimToken" as "token", job."abortRequestedAt" is not null as "abortRequested",
+        job."steps", job."inputTokens", job."outputTokens", job."reasoningTokens", job."totalTokens"
     ), step as (
-      insert into "offshoot"."AgentStep" ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
+      insert into "offshoot"."AgentStep"
+        ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
       select said."jobId", said."index", said."generation", ${STORED_FORMAT}, said."parts"::json, said."usage"::jsonb,
         said."finishReason", clock_timestamp() - make_interval(secs => said."elapsedS"), clock_timestamp()
       from said join holder on holder."token" = said."token"
@@ -201,7 +202,8 @@ async function storeGroup(db: Statements, outputs: readonly OutputToStore[], loc
     ), read as (
       update "offshoot"."InboxItem" item set "consumedAtStep" = read."index"
       from unnest(${read.map(({ seq }) => seq)}::bigint[], ${read.map(({ claim }) => claim.token)}::text[],
-        ${read.map(({ output }) => output.index)}::int[]) read ("seq", "token", "index") join holder on holder."token" = read."token"
+        ${read.map(({ output }) => output.index)}::int[]) read ("seq", "token", "index")
+        join holder on holder."token" = read."token"
       where item."seq" = read."seq" and item."jobId" = holder."id"
     )
     select "token", "abortRequested", "steps", "inputTokens", "outputTokens", "reasoningTokens", "totalTokens" from holder`)

@@ -1,5 +1,6 @@
-// The end of a job, on every path. One transaction under the tree's lock writes the terminal state, the final message,
-// the parent's wake and inbox item, the end of those that end with it, and the outbox entries that tell others.
+// The end of a job, on every path but the most common one (end-together.ts). One transaction under the tree's lock writes
+// the terminal state, the final message, the parent's wake and inbox item, the end of those that end with it, and the
+// outbox entries that tell others.
 import type { UIMessage } from 'ai'
 import { cutMessageParts, lastStepText } from '../agent-message.ts'
 import { jobUsage } from '../agent-views.ts'

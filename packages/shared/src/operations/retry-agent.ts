@@ -98,7 +98,8 @@ async function retryInTransaction(
       "maxTotalTokens" = coalesce(${asked.maxTotalTokens}, "maxTotalTokens"),
       "maxCostMicroUsd" = coalesce(${asked.maxCostMicroUsd}, "maxCostMicroUsd"),
       "budgeted" = "budgeted" or ${input.budget !== undefined}, "maxSteps" = ${maxSteps},
-      "timeoutMs" = ${timeoutMs}, "deadlineAt" = least(clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}), ${deadlineOf(parent.boundBy)}),
+      "timeoutMs" = ${timeoutMs},
+      "deadlineAt" = least(clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}), ${deadlineOf(parent.boundBy)}),
       "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()
     where "id" = ${jobId} and "state" in ('failed', 'aborted') and "generation" = ${before.generation}
     returning *`)

@@ -1,7 +1,8 @@
 // A transaction that collects what must follow from it: outbox entries and history go into the same commit, and what
-// they tell leaves the process right after it. Nobody opens a transaction in another way, so that the lock order of
-// docs/decisions/0004 (tree, job rows, convo, user; layer states last, 0025) can be followed from here: `lockTree`,
-// `lockFreeTrees`, `lockConvo`, `lockUser`.
+// they tell leaves the process right after it. Nobody opens a transaction in another way but the group commits
+// (`lockThenWrite` of db/direct-sql.ts), whose locks are made here, too, so that the lock order of docs/decisions/0004
+// (tree, job rows, convo, user; layer states last, 0025) can be followed from here: `lockTree`, `freeTreesLock`,
+// `lockConvo`, `usersLock`.
 import { type Queryable, type Sql, sql } from '../db/database.ts'
 import { isTransientDatabaseError } from '../db/database-errors.ts'
 import type { Statements } from '../db/direct-sql.ts'

@@ -22,8 +22,9 @@ export interface DeliveryCounts {
   depth: number
 }
 
-/** How many ended deliveries Bull Board can look back on, and for how long (seconds). An age costs commands with each delivery. */
+/** How many completed deliveries Bull Board can look back on. An age would cost commands with each delivery. */
 const KEEP_COMPLETED = { count: 1_000 }
+/** And failed ones, and for how long (seconds). */
 const KEEP_FAILED = { count: 5_000, age: 7 * 24 * 3_600 }
 
 export function queueName(lane: string): string {

@@ -12,9 +12,10 @@ import { withLimit } from '../with-limit.ts'
 
 /** Batches kept a job. */
 export const MAX_BATCHES = 5_000
-/** How long a stream outlives its job's end, and how long an attempt's at the most: a job lasts a day. */
+/** How long a stream outlives its job's end. */
 export const EXPIRE_SECONDS = 3_600
-export const LIVE_EXPIRE_SECONDS = 90_000
+/** And its newest attempt's first batch: a job lasts a day at the most. */
+const LIVE_EXPIRE_SECONDS = 90_000
 /** Bytes of frames kept while a job runs: as many batches at 200 bytes, minutes of an ordinary answer. */
 export const MAX_BYTES = 1_000_000
 /** And once it has ended: what a viewer that was following may not have read yet. */
@@ -60,7 +61,8 @@ if last > seq then
     end
   end
 end
-redis.call('HSET', KEYS[2], 'generation', ARGV[1], 'attempt', ARGV[2], 'batch', ARGV[3], 'seq', last, 'stepSeq', stepSeq, 'bytes', bytes, 'count', count)
+redis.call('HSET', KEYS[2], 'generation', ARGV[1], 'attempt', ARGV[2], 'batch', ARGV[3],
+  'seq', last, 'stepSeq', stepSeq, 'bytes', bytes, 'count', count)
 if not same or ARGV[7] == '1' then
   local seconds = ARGV[7] == '1' and ${EXPIRE_SECONDS} or ${LIVE_EXPIRE_SECONDS}
   redis.call('EXPIRE', KEYS[1], seconds)

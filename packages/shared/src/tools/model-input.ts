@@ -10,7 +10,9 @@ const MAX_DEPTH = 100
 /** Tools are made anew for each job, their schemas once. */
 const made = new WeakMap<z.ZodType, Schema>()
 
-/** An AI SDK schema for a tool's input. `required` fields are kept even when they are empty: the same ones for one schema. */
+/**
+ * An AI SDK schema for a tool's input. `required` fields are kept even when they are empty: the same ones for one schema.
+ */
 export function modelInput<T>(schema: z.ZodType<T>, required: readonly string[]): Schema<T> {
   const known = made.get(schema)
   // What was made of a schema of this type.
