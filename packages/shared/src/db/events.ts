@@ -2,7 +2,6 @@ import type { JobFinding } from '../contracts/finding.ts'
 import { Prisma } from './generated/client.ts'
 import type { Claim } from './agent-jobs.ts'
 import { type Queryable, type Sql, sql } from './database.ts'
-import type { Statements } from './direct-sql.ts'
 import { encodeStoredJson, storedText } from './stored-value.ts'
 
 /** What can be read in a job's history. */
@@ -63,11 +62,7 @@ export function eventsInsert(lines: readonly NewEvent[], only: Sql = sql`true`):
     ) line ("jobId", "kind", "actorId", "data") where ${only}`
 }
 
-export async function insertEvents(db: Statements, events: readonly NewEvent[]): Promise<void> {
-  if (events.length > 0) await db.$executeRaw(eventsInsert(events))
-}
-
-/** The same from an attempt, while it holds the job. */
+/** Adds lines from an attempt, while it holds the job. */
 export async function insertEventsOfAttempt(
   db: Queryable,
   claim: Claim,
