@@ -201,7 +201,7 @@ export function userOf(at: number): string {
   return `user-${at % 100}`
 }
 
-export const AGENT = { botGroup: 'forge', botHandle: 'agent' }
+const AGENT = { botGroup: 'forge', botHandle: 'agent' }
 /** Without tools. */
 export const PLAIN = { botGroup: 'forge', botHandle: 'plain' }
 

@@ -6,7 +6,7 @@ export interface TextStyle {
   bold?: boolean
 }
 
-export const INK = '#1f2937'
+const INK = '#1f2937'
 export const FAINT = '#6b7280'
 export const GRID = '#e5e7eb'
 
@@ -49,10 +49,10 @@ export function svgOf(width: number, height: number, content: readonly string[])
   ].join('\n')
 }
 
-/** Round values from 0 to at least `max`, about `count` of them. */
-export function ticksTo(max: number, count = 5): number[] {
+/** Round values from 0 to at least `max`, about five of them. */
+export function ticksTo(max: number): number[] {
   if (!(max > 0)) return [0, 1]
-  const rough = max / count
+  const rough = max / 5
   const power = 10 ** Math.floor(Math.log10(rough))
   const step = ([1, 2, 2.5, 5].find((factor) => factor * power >= rough) ?? 10) * power
   return Array.from({ length: Math.ceil(max / step - 1e-9) + 1 }, (_, at) => Number((at * step).toPrecision(12)))
