@@ -47,6 +47,14 @@ async function historyOf(jobId: string) {
 }
 const linesOf = async (jobId: string) => (await historyOf(jobId)).map(({ kind, actorId }) => `${kind} ${actorId}`)
 
+const say = (convoId: string, text: string) =>
+  startTurn(stage.runtime, {
+    convoId,
+    userId: 'alice',
+    message: { text, parts: [{ type: 'text', text }] },
+    ifBusy: 'steer',
+  })
+
 describe('SEC-4: what was done is in the history, with who did it', () => {
   test('a spawn, a steer, an abort and a retry, each by somebody else', async () => {
     const job = await claimed()
@@ -68,15 +76,8 @@ describe('SEC-4: what was done is in the history, with who did it', () => {
 
   test('a chat turn, and a message to it', async () => {
     const convoId = await openConvo(stage, 'writer')
-    const say = (text: string) =>
-      startTurn(stage.runtime, {
-        convoId,
-        userId: 'alice',
-        message: { text, parts: [{ type: 'text', text }] },
-        ifBusy: 'steer',
-      })
-    const turn = await say('hello')
-    await say('and quick')
+    const turn = await say(convoId, 'hello')
+    await say(convoId, 'and quick')
     expect(await linesOf('jobId' in turn ? turn.jobId : '')).toEqual(['spawned alice', 'steered alice'])
   })
 
@@ -165,17 +166,10 @@ describe('SEC-4: what was refused is in the history, with who asked', () => {
 
   test('a retry of a turn whose convo is busy with another one', async () => {
     const convoId = await openConvo(stage, 'writer')
-    const say = (text: string) =>
-      startTurn(stage.runtime, {
-        convoId,
-        userId: 'alice',
-        message: { text, parts: [{ type: 'text', text }] },
-        ifBusy: 'reject',
-      })
-    const turn = await say('hello')
+    const turn = await say(convoId, 'hello')
     const jobId = 'jobId' in turn ? turn.jobId : ''
     await finish(await claimNext(stage.runtime, jobId), FAILED)
-    await say('again')
+    await say(convoId, 'again')
     expect(await retryAgent(stage.runtime, ALICE, { jobId }, 'alice')).toEqual({ kind: 'busy' })
     expect(await refusalsOf(jobId)).toEqual([{ actorId: 'alice', what: 'retry', error: 'The convo has a live turn.' }])
   })
