@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { addUsage, knownCount, UNKNOWN_USAGE, type Usage } from './usage.ts'
+import { addUsage, knownCount, type Usage } from './usage.ts'
 
 const usage = (inputTokens: number | null, outputTokens: number | null): Usage => ({
   inputTokens,
@@ -7,6 +7,8 @@ const usage = (inputTokens: number | null, outputTokens: number | null): Usage =
   reasoningTokens: null,
   totalTokens: inputTokens === null || outputTokens === null ? null : inputTokens + outputTokens,
 })
+
+const UNKNOWN_USAGE = usage(null, null)
 
 test('COST-10: estimates are summed, and absent where there is none', () => {
   expect(addUsage(usage(1, 1), usage(2, 2))).not.toHaveProperty('estimatedTokens')

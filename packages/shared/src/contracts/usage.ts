@@ -25,8 +25,6 @@ export interface CutTokens {
   costMicroUsd?: number | null
 }
 
-export const UNKNOWN_USAGE: Usage = { inputTokens: null, outputTokens: null, reasoningTokens: null, totalTokens: null }
-
 /** The sum of what is known; unknown only where every summand is. */
 export function addUsage(a: Usage, b: Usage): Usage {
   return {
