@@ -11,6 +11,8 @@ export async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Pr
   if (lastStep === undefined || counters === undefined || result === null || !('parts' in message)) return null
   if (layers.layers.length > 0 || cutCalls.tokens() !== undefined || !mayEndTogether(job)) return null
   const endsStep = live.takeEndOfStep()
+  // The end is told right after its commit, and nothing may come behind it.
+  if (!endsStep) await live.flush()
   const common = { job, claim, reason, result, parts: message.parts, lastStep, counters, endsStep }
   const end = await runtime.groups.end(common)
   if (end === null && endsStep) live.write({ type: 'finish-step' })

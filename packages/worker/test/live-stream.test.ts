@@ -1,5 +1,7 @@
 // What viewers see of a job, and that it is what is stored.
-import { jsonSchema, readUIMessageStream, tool, type UIMessage, type UIMessageChunk } from 'ai'
+import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import { customProvider, jsonSchema, readUIMessageStream, tool, type UIMessage, type UIMessageChunk } from 'ai'
+import { MockLanguageModelV4 } from 'ai/test'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { followAgent } from '@offshoot/shared/operations/follow-agent'
 import type { AiTool } from '@offshoot/shared/tools/registry'
@@ -20,13 +22,39 @@ const failingTool: AiTool = {
   }),
 }
 
+/** Says a text whose last words come with its end in one piece, and right after its first. */
+const hastyModel = new MockLanguageModelV4({
+  doStream: async () => ({
+    stream: new ReadableStream<LanguageModelV4StreamPart>({
+      async start(controller) {
+        controller.enqueue({ type: 'text-start', id: 't' })
+        controller.enqueue({ type: 'text-delta', id: 't', delta: 'first ' })
+        await new Promise((resolve) => setTimeout(resolve, 25))
+        for (const delta of ['and ', 'last']) controller.enqueue({ type: 'text-delta', id: 't', delta })
+        controller.enqueue({ type: 'text-end', id: 't' })
+        controller.enqueue({
+          type: 'finish',
+          finishReason: { unified: 'stop', raw: 'stop' },
+          usage: {
+            inputTokens: { total: 1, noCache: 1, cacheRead: 0, cacheWrite: 0 },
+            outputTokens: { total: 1, text: 1, reasoning: 0 },
+          },
+        })
+        controller.close()
+      },
+    }),
+  }),
+})
+
 let raw: RawModel
 let stage: WorkerStage
 
 beforeAll(async () => {
   raw = await startRawModel()
-  stage = await openWorkerStage(raw.baseUrl, { extensions: { tools: [failingTool] } })
+  const providers = { hasty: () => customProvider({ languageModels: { model: hastyModel } }) }
+  stage = await openWorkerStage(raw.baseUrl, { extensions: { tools: [failingTool], providers } })
   await stage.putBot('bot', { toolNames: ['spawnAgent', 'checkAgent', 'fail'] })
+  await stage.putBot('hasty', { integration: 'hasty', modelName: 'model', toolNames: [] })
 })
 
 afterAll(async () => {
@@ -78,6 +106,16 @@ test('STATE-22: frames come in order, from start to one end', async () => {
   ])
   expect(frames[0]).toEqual({ type: 'start', messageId: job.id })
   expect(frames.flatMap((chunk) => (chunk.type === 'text-delta' ? [chunk.delta] : [])).join('')).toBe('It is done.')
+})
+
+test('STATE-22: what a model says last, right before its end, comes before the end of the job', async () => {
+  for (let jobs = 0; jobs < 5; jobs += 1) {
+    const job = await runRoot(stage, 'hasty', 'go')
+    expect(job).toMatchObject({ state: 'completed', result: 'first and last' })
+    const frames = await framesOf(job.id)
+    expect(frames.flatMap((chunk) => (chunk.type === 'text-delta' ? [chunk.delta] : [])).join('')).toBe(job.result)
+    expect(withoutDeltas(frames).slice(-3)).toEqual(['text-end', 'finish-step', 'finish'])
+  }
 })
 
 test('the stored message is what the frames build', async () => {
