@@ -25,7 +25,7 @@ import type { McpSession } from './mcp-tools.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
 import { addMcpTools, type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
 import { stopWithoutRight } from './rights.ts'
-import { watchInbox } from './run-inbox.ts'
+import { type RunInbox, watchInbox } from './run-inbox.ts'
 import { inboxMessage, runSegment, type WholeStep } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
 import { type RunStop, RunStopped, type StopSwitch } from './run-stop.ts'
@@ -135,7 +135,8 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           const why = stopSwitch.reason()
           return why === undefined ? failedOutcome(attempt, state, end.error) : stoppedOutcome(attempt, state, why)
         }
-        const completed = await completeOrStore(attempt, state, { journal, counters: counters(), last: end.unstored })
+        const last = { journal, counters: counters(), last: end.unstored }
+        const completed = await completeOrStore(attempt, state, inbox, last)
         if (completed !== undefined) return completed
       }
     }
@@ -174,6 +175,7 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
 async function completeOrStore(
   { stopSwitch }: Attempt,
   state: RunState,
+  inbox: RunInbox,
   { journal, counters, last }: { journal: Journal; counters: Counters | undefined; last: WholeStep | undefined },
 ): Promise<RunOutcome | undefined> {
   if (last === undefined) return undefined
@@ -182,7 +184,7 @@ async function completeOrStore(
     const ending = endingOf(move.step, state)
     if (ending.state === 'completed') return { ...ended(state, ending), lastStep: last, counters }
   }
-  await journal.storeWhole(last.index, last.messages, last.malformed)
+  inbox.noteUnread(await journal.storeWhole(last.index, last.messages, last.malformed))
   return undefined
 }
 

@@ -79,6 +79,27 @@ test('a steer of a running turn is read at its next step, once, after the tool r
   expect(turnsOf(raw.requests('what did I say?')[0]?.body)).toContain('user: be quick')
 })
 
+test('a steer that comes while a job spawns is read at its next step', async () => {
+  const steered = Promise.withResolvers<void>()
+  raw.answer('delegate', async (reply) => {
+    reply.text('Spawning.')
+    await steered.promise
+    reply.call('spawnAgent', spawnOf('bot', 'delegated', { mode: 'async' }), 'call_1')
+    reply.finish()
+  })
+  raw.answer('delegated', says('done'))
+  raw.answer('and hurry', says('I hurry.'))
+  const job = await spawnRoot(stage, 'bot', 'delegate')
+  await untilLiveText(stage, job.id, 'Spawning.')
+  await transact(stage.runtime, async (tx) => {
+    await lockTree(tx, job.rootJobId)
+    await insertSteer(tx, job.id, { key: `while-spawning:${job.id}`, text: 'and hurry', actorId: 'alice' })
+  })
+  steered.resolve()
+  expect(await endOf(stage, job.id)).toMatchObject({ state: 'completed', result: 'I hurry.', steps: 2, attempt: 1 })
+  expect(raw.requests('delegate')).toHaveLength(1)
+})
+
 test('a turn that is about to end takes one more step for a steer', async () => {
   const steered = Promise.withResolvers<void>()
   raw.answer('answer me', async (reply) => {
