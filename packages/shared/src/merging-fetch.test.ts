@@ -102,6 +102,21 @@ test('events that are cut anywhere, in the middle of a character too, come whole
   expect(got()).toBe(all.replace(text('größer 😀 ') + text('two'), text('größer 😀 two')))
 })
 
+test.each(['\r\n', '\r'])(
+  'events whose lines end in %j come at once, and are joined where that is known',
+  async (lineEnd) => {
+    const { feed, got } = open()
+    const asSent = (events: string) => events.replaceAll('\n', lineEnd)
+    const first = asSent(`: ping\n\n${added}${text('one ')}`)
+    for (const byte of new TextEncoder().encode(first)) await feed(Uint8Array.of(byte))
+    expect(got()).toBe(first)
+    await feed(asSent(text('two ') + text('three')))
+    await feed(asSent(completed))
+    const joined = lineEnd === '\r' ? asSent(text('two ') + text('three')) : text('two three')
+    expect(got()).toBe(first + joined + asSent(completed))
+  },
+)
+
 test('when the source breaks, what was held comes first; after a cancel nothing does', async () => {
   const broken = open()
   await broken.feed(text('a') + text('b') + text('c'))

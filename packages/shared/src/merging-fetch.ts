@@ -10,6 +10,9 @@ const JOINED_TYPES = new Set([
   'response.reasoning_summary_text.delta',
   'response.function_call_arguments.delta',
 ])
+/** What ends an event: servers end their lines in either way. */
+const BLANK_LINE = /(\r?\n\r?\n|\r\r)/
+
 /** What two deltas of one text have in common. */
 const SAME_FIELDS = ['type', 'item_id', 'output_index', 'content_index', 'summary_index'] as const
 /** What may differ, or is of no use to a reader of the text. */
@@ -67,9 +70,9 @@ export function mergedEvents(source: ReadableStream<Uint8Array>, window: MergeWi
   }
 
   /** What of an event goes on now: what waited before it, itself, or nothing yet. */
-  function take(event: string): string {
+  function take(event: string, blankLine: string): string {
     const delta = deltaOf(event)
-    if (delta === undefined) return `${takeHeld()}${event}\n\n`
+    if (delta === undefined) return `${takeHeld()}${event}${blankLine}`
     if (held !== undefined && isSameText(held.delta, delta)) {
       held.texts.push(delta.delta)
       return ''
@@ -77,10 +80,19 @@ export function mergedEvents(source: ReadableStream<Uint8Array>, window: MergeWi
     const before = takeHeld()
     if (performance.now() - sentAt >= window.ms()) {
       sentAt = performance.now()
-      return `${before}${event}\n\n`
+      return `${before}${event}${blankLine}`
     }
     held = { delta, texts: [delta.delta] }
     return before
+  }
+
+  /** The same for all events that are whole now. */
+  function takeAll(bytes: Uint8Array): string {
+    const pieces = (rest + decoder.decode(bytes, { stream: true })).split(BLANK_LINE)
+    rest = pieces.pop() ?? ''
+    let now = ''
+    for (let at = 0; at < pieces.length; at += 2) now += take(pieces[at] ?? '', pieces[at + 1] ?? '')
+    return now
   }
 
   function send(controller: ReadableStreamDefaultController<Uint8Array>, text: string): void {
@@ -102,9 +114,7 @@ export function mergedEvents(source: ReadableStream<Uint8Array>, window: MergeWi
         const { done, value } = await reader.read()
         if (closed) return
         if (done) break
-        const events = (rest + decoder.decode(value, { stream: true })).split('\n\n')
-        rest = events.pop() ?? ''
-        send(controller, events.map(take).join(''))
+        send(controller, takeAll(value))
         scheduleFlush(controller)
       }
       send(controller, takeHeld() + rest + decoder.decode())
@@ -130,7 +140,7 @@ export function mergedEvents(source: ReadableStream<Uint8Array>, window: MergeWi
 
 /** The delta of an event, if it is one that may be joined with others. */
 function deltaOf(event: string): Delta | undefined {
-  const line = /^(?:event: [\w.]+\n)?data: (\{.*\})$/.exec(event)?.[1]
+  const line = /^(?:event: [\w.]+\r?\n)?data: (\{.*\})$/.exec(event)?.[1]
   if (line === undefined || !line.includes('delta')) return undefined
   let data: Record<string, unknown>
   try {
