@@ -8,6 +8,12 @@ export function isUniqueViolation(error: unknown): boolean {
   return ofPg || prismaCode(error) === 'P2002' || adapterFacts(error).codes.includes('23505')
 }
 
+/** A statement was prepared before a migration gave its rows other columns: to be prepared anew. It has done nothing. */
+export function isStalePlan(error: unknown): boolean {
+  if (!(error instanceof Error) || !('code' in error) || !('routine' in error)) return false
+  return error.code === '0A000' && error.routine === 'RevalidateCachedQuery'
+}
+
 /**
  * Trying the same statement again may succeed: the connection broke, the server is starting or stopping, a lock or a
  * connection did not come in time, or a deadlock was resolved against us.

@@ -1,8 +1,8 @@
 // Statements on pg itself, for the few that every job makes: prepared once a session, and without the client of Prisma
 // around them, which costs several times what the statement does. Everything else goes through Prisma.
-import type { Pool, PoolClient, QueryResult } from 'pg'
-import { TypeOverrides } from 'pg'
+import { Pool, type PoolClient, type QueryResult, TypeOverrides } from 'pg'
 import type { Sql } from './database.ts'
+import { isStalePlan } from './database-errors.ts'
 
 /** What a raw statement can run on: Prisma's client or transaction, or pg itself. */
 export interface Statements {
@@ -59,8 +59,18 @@ export function openDirectSql(pool: Pool): DirectSql {
 }
 
 function statementsOn(db: Pool | PoolClient): Statements {
-  const run = (query: Sql): Promise<QueryResult> =>
-    db.query({ name: nameOf(query.text), text: query.text, values: query.values, types })
+  async function run(query: Sql): Promise<QueryResult> {
+    const name = nameOf(query.text)
+    try {
+      return await db.query({ name, text: query.text, values: query.values, types })
+    } catch (error) {
+      if (!isStalePlan(error)) throw error
+      if (names.get(query.text) === name) names.delete(query.text)
+      // A transaction is over with it.
+      if (!(db instanceof Pool)) throw error
+      return db.query({ name: nameOf(query.text), text: query.text, values: query.values, types })
+    }
+  }
   return {
     // The statement's text says what its rows are.
     $queryRaw: async <T>(query: Sql) => (await run(query)).rows as T,
@@ -68,13 +78,18 @@ function statementsOn(db: Pool | PoolClient): Statements {
   }
 }
 
-/** One name for one text, so that a session prepares it once. There are as many texts as statements in our code. */
+/**
+ * One name for one text, so that a session prepares it once. There are as many texts as statements in our code. One that
+ * answers whole rows gets another name when a migration has given them columns.
+ */
 const names = new Map<string, string>()
+let named = 0
 
 function nameOf(text: string): string {
   const known = names.get(text)
   if (known !== undefined) return known
-  const name = `offshoot_${names.size}`
+  const name = `offshoot_${named}`
+  named += 1
   names.set(text, name)
   return name
 }
