@@ -29,7 +29,7 @@ let stage: TestStage
 let proxy: TcpProxy
 let runtime: Runtime
 beforeAll(async () => {
-  stage = await openTestStage()
+  stage = await openTestStage({ environment: { MAX_ACTIVE_JOBS_PER_USER: '5' } })
   await stage.putBot('writer')
   proxy = await startTcpProxy(stage.config.DATABASE_URL)
   const config = loadConfig({ ...stage.environment, DATABASE_URL: proxy.url })
@@ -42,7 +42,7 @@ afterAll(async () => {
 })
 
 test('LOSS-9: a spawn whose commit got no answer is accepted, once', async () => {
-  proxy.loseAnswerOf('COMMIT')
+  proxy.loseAnswerOf('commit')
   const job = await spawnJob(runtime, 'alice')
   const { database } = stage.runtime
   expect(await database.agentJob.findMany({ where: { ownerId: 'alice' }, select: { id: true } })).toEqual([
@@ -53,8 +53,17 @@ test('LOSS-9: a spawn whose commit got no answer is accepted, once', async () =>
   expect(await eventsOf(stage, job.id)).toEqual(['spawned'])
 })
 
+test('LOSS-9: nor is it refused when it was the last one that its user may have', async () => {
+  for (let made = 0; made < 4; made += 1) await spawnJob(runtime, 'gina')
+  proxy.loseAnswerOf('commit')
+  const job = await spawnJob(runtime, 'gina')
+  expect(await stage.runtime.database.agentJob.count({ where: { ownerId: 'gina' } })).toBe(5)
+  expect(await eventsOf(stage, job.id)).toEqual(['spawned'])
+  expect(await spawnAgent(runtime, hostOrigin('gina'), spawnInput())).toMatchObject({ refusal: { reason: 'cap' } })
+})
+
 test('STATE-10: nor does a spawn with a key, or the spawns of a step, become two', async () => {
-  proxy.loseAnswerOf('COMMIT')
+  proxy.loseAnswerOf('commit')
   const answer = await spawnAgent(runtime, hostOrigin('bob', { idempotencyKey: 'k' }), spawnInput())
   const parent = await claimNext(runtime, acceptedJob(answer).id)
   proxy.loseAnswerOf('COMMIT')
@@ -77,6 +86,35 @@ test('LOSS-1: an end and an abort whose commit got no answer are written once', 
   )
   expect(await eventsOf(stage, queued.id)).toEqual(['spawned', 'abort-requested', 'ended'])
   expect(await readJob(stage, queued.id)).toMatchObject({ state: 'aborted' })
+})
+
+test('LOSS-1: a claim, an output and an end that many may share, and that get no answer, are made once', async () => {
+  const { groups } = runtime
+  const { id: jobId } = await spawnJob(runtime, 'hugo')
+  const claim = { jobId, token: newId() }
+  proxy.loseAnswerOf('"attempt" + 1')
+  const job = await groups.claim({ ...claim, deliverySeq: 1, workerId: 'w' })
+  if (job === null) throw new Error('the claim was not made')
+  const output = {
+    index: 0,
+    generation: 1,
+    parts: [{ type: 'text-delta' as const, id: 'a', delta: 'done' }],
+    usage: { inputTokens: 10, outputTokens: 5, reasoningTokens: null, totalTokens: 15 },
+    finishReason: 'stop',
+    elapsedMs: 3,
+    inboxSeqs: [],
+  }
+  proxy.loseAnswerOf('"AgentStep"')
+  const { counters } = await groups.storeOutput({ claim, output })
+  if (counters === null) throw new Error('the output was not stored')
+  expect(counters).toMatchObject({ steps: 1, totalTokens: 15n })
+  proxy.loseAnswerOf('commit')
+  const lastStep = { index: 0, messages: [] }
+  const common = { job, claim, reason: 'completed' as const, result: 'done', parts: [], lastStep, counters }
+  expect(await groups.end({ ...common, endsStep: false })).toBeNull()
+  expect(await finishAgent(runtime, job, { guard: claim, ending: COMPLETED })).toMatchObject({ state: 'completed' })
+  expect(await eventsOf(stage, jobId)).toEqual(['spawned', 'ended'])
+  expect(await readJob(stage, jobId)).toMatchObject({ attempt: 1, steps: 1, totalTokens: 15n, result: 'done' })
 })
 
 test('LOSS-9: nor does a turn become two, or a steer of its own', async () => {

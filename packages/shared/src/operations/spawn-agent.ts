@@ -63,15 +63,14 @@ export async function spawnAlone(runtime: SpawnRuntime, prepared: PreparedSpawn)
       if (ended !== undefined) return { kind: 'refused', refusal: ended }
       const job = await insertSpawn(runtime, tx, prepared)
       if (!('refused' in job)) return { kind: 'accepted', job, repeated: false }
-      // What fills the cap may be this very request, accepted while we waited for the lock.
-      return (await findByKey(tx.db, prepared)) ?? { kind: 'refused', refusal: job }
+      // What fills the cap may be this very request, accepted without an answer, or while we waited for the lock.
+      const accepted = (await findOwn(tx.db, prepared)) ?? (await findByKey(tx.db, prepared))
+      return accepted ?? { kind: 'refused', refusal: job }
     })
   } catch (error) {
     if (!isUniqueViolation(error)) throw error
     // The first try was committed without an answer; or two requests with one key raced, and the other one was first.
-    const own = await runtime.database.agentJob.findUnique({ where: { id: prepared.jobId } })
-    if (own !== null) return { kind: 'accepted', job: own, repeated: false }
-    const first = await findByKey(runtime.database, prepared)
+    const first = (await findOwn(runtime.database, prepared)) ?? (await findByKey(runtime.database, prepared))
     if (first !== undefined) return first
     throw error
   }
@@ -87,6 +86,12 @@ async function lockLiveParent(tx: Tx, { parent }: SpawnOrigin): Promise<Refusal 
   return live === 1
     ? undefined
     : refuse('invalid_request', `Job ${parent.jobId} has ended or is about to: it spawns nothing any more.`)
+}
+
+/** What an earlier try of this very spawn has made. */
+async function findOwn(db: Queryable, { jobId }: PreparedSpawn): Promise<SpawnAnswer | undefined> {
+  const job = await db.agentJob.findUnique({ where: { id: jobId } })
+  return job === null ? undefined : { kind: 'accepted', job, repeated: false }
 }
 
 async function findByKey(db: Queryable, { origin, requestHash }: PreparedSpawn): Promise<SpawnAnswer | undefined> {
