@@ -162,7 +162,11 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
     beforeCall: (params) => reserveForCall(attempt, price, params),
     beforeTool: () => stopWithoutRight(attempt),
     logger: runtime.logger,
-    beforeStore: () => live.flush(),
+    async beforeStore() {
+      // What came together with the finish is still on its way through the SDK in this turn of the event loop.
+      await new Promise((resolve) => setImmediate(resolve))
+      await live.flush()
+    },
     onStored(stored) {
       counters = stored ?? undefined
       attempt.onStepStored()

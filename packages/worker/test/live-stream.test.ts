@@ -5,7 +5,16 @@ import { MockLanguageModelV4 } from 'ai/test'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { followAgent } from '@offshoot/shared/operations/follow-agent'
 import type { AiTool } from '@offshoot/shared/tools/registry'
-import { abort, answerOf, endOf, runRoot, spawnOf, spawnRoot, untilLiveText } from '@offshoot/testing/agents'
+import {
+  abort,
+  answerOf,
+  endOf,
+  liveTextOf,
+  runRoot,
+  spawnOf,
+  spawnRoot,
+  untilLiveText,
+} from '@offshoot/testing/agents'
 import { callsTool, type RawModel, says, startRawModel, ticking } from '@offshoot/testing/raw-model'
 import { redisCommand } from '@offshoot/testing/redis-command'
 import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
@@ -116,6 +125,22 @@ test('STATE-22: what a model says last, right before its end, comes before the e
     expect(frames.flatMap((chunk) => (chunk.type === 'text-delta' ? [chunk.delta] : [])).join('')).toBe(job.result)
     expect(withoutDeltas(frames).slice(-3)).toEqual(['text-end', 'finish-step', 'finish'])
   }
+})
+
+test('what a model has said reaches viewers before it is stored, after which no attempt says it again', async () => {
+  const { groups } = stage.runtime
+  const { storeOutput } = groups
+  const seen: string[] = []
+  groups.storeOutput = async (output) => {
+    seen.push(await liveTextOf(stage, output.claim.jobId))
+    return storeOutput(output)
+  }
+  try {
+    for (let jobs = 0; jobs < 5; jobs += 1) await runRoot(stage, 'hasty', 'go')
+  } finally {
+    groups.storeOutput = storeOutput
+  }
+  expect(seen).toEqual(Array.from({ length: 5 }, () => 'first and last'))
 })
 
 test('the stored message is what the frames build', async () => {
