@@ -70,3 +70,20 @@ test('when a group fails each of its items goes alone, so that one fails no othe
   expect(await good).toEqual({ item: 60 })
   expect(alone).toEqual([13, 6])
 })
+
+test('a group that hangs holds up its own items alone', async () => {
+  const groups: string[][] = []
+  const write = createGroupCommit<string, { wrote: string }>({
+    writeGroup: async (items) => {
+      groups.push([...items])
+      if (items.includes('hangs')) await new Promise(() => undefined)
+      return items.map((wrote) => ({ wrote }))
+    },
+    writeAlone: async (wrote) => ({ wrote }),
+  })
+  void write('hangs')
+  await new Promise((resolve) => setImmediate(resolve))
+  expect(await Promise.all([write('one'), write('two')])).toEqual([{ wrote: 'one' }, { wrote: 'two' }])
+  expect(await write('three')).toEqual({ wrote: 'three' })
+  expect(groups).toEqual([['hangs'], ['one', 'two'], ['three']])
+})

@@ -3,6 +3,8 @@
 
 /** Items of one group, unless said otherwise: beyond that one statement takes longer than two. */
 const MAX_GROUP = 100
+/** How long a group is waited for by the next one: a connection that hangs, or a lock, holds up its own items alone. */
+const PATIENCE_MS = 500
 
 export interface GroupOptions<Item, Answer> {
   /**
@@ -25,7 +27,7 @@ export function createGroupCommit<Item, Answer extends object | null>(
 ): (item: Item) => Promise<Answer> {
   const { writeGroup, writeAlone, maxGroup = MAX_GROUP } = options
   let waiting: { item: Item; resolve: (answer: Answer | Promise<Answer>) => void }[] = []
-  let underway = false
+  let underway: symbol | undefined
 
   async function writeNext(): Promise<void> {
     const group = waiting.slice(0, maxGroup)
@@ -42,13 +44,20 @@ export function createGroupCommit<Item, Answer extends object | null>(
   }
 
   function begin(): void {
-    if (underway || waiting.length === 0) return
-    underway = true
+    if (underway !== undefined || waiting.length === 0) return
+    const own = Symbol('group')
+    underway = own
+    const goOn = () => {
+      if (underway !== own) return
+      underway = undefined
+      begin()
+    }
     // What comes in the same turn of the event loop goes along.
     setImmediate(() => {
+      const patience = setTimeout(goOn, PATIENCE_MS)
       void writeNext().finally(() => {
-        underway = false
-        begin()
+        clearTimeout(patience)
+        goOn()
       })
     })
   }
