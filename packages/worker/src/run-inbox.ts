@@ -12,18 +12,26 @@ export interface RunInbox {
   noteUnread(unread: boolean): void
 }
 
+/** How long the answer of another statement counts as a look. Connecting to a tool server may take longer. */
+const LOOK_COUNTS_MS = 300
+
 /** Looks only where there may be something. What comes between two looks is for the step after. */
-export function watchInbox({ runtime, job, layers, stopSwitch, entry }: Attempt): RunInbox {
+export function watchInbox({ runtime, job, layers, stopSwitch, entry, msLeft }: Attempt): RunInbox {
   const { database, logger } = runtime
   let mayHaveItems = entry !== 'fresh' || job.hasInbox
+  let lookedAt = performance.now() - (job.msLeft - msLeft())
   const unread = async () => (await loadInbox(database, job.id)).filter((item) => item.consumedAtStep === null)
   return {
     hasUnread: async () => entry !== 'fresh' && (await unread()).length > 0,
     async take() {
       await layers.catchUp()
-      if (!mayHaveItems && layers.layers.length === 0) return []
+      const knowsNone = !mayHaveItems && performance.now() - lookedAt < LOOK_COUNTS_MS
+      if (knowsNone && layers.layers.length === 0) return []
       return untilPostgresAnswers(unread, { stopSwitch, logger, jobId: job.id })
     },
-    noteUnread: (found) => void (mayHaveItems = found),
+    noteUnread(found) {
+      mayHaveItems = found
+      lookedAt = performance.now()
+    },
   }
 }

@@ -1,4 +1,6 @@
 // Messages that reach a job while it runs.
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { loadMessages } from '@offshoot/shared/db/convos'
 import { lockTree, transact } from '@offshoot/shared/operations/transact'
@@ -199,6 +201,31 @@ test('a steer that comes before the first claim is read in the first step', asyn
     await worker.drain()
     await later.close()
   }
+})
+
+test('a steer that comes while a job connects to a tool server is read in the first step', async () => {
+  const asked = Promise.withResolvers<void>()
+  const steered = Promise.withResolvers<void>()
+  const server = createServer((_request, response) => {
+    asked.resolve()
+    void steered.promise.then(() => response.writeHead(500).end())
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  // A server that listens on a port has an address with that port.
+  const { port } = server.address() as AddressInfo
+  await stage.putBot('connected', { toolNames: [], mcpServers: [{ name: 'slow', url: `http://127.0.0.1:${port}/` }] })
+  raw.answer('while you connect', says('I did.'))
+  const job = await spawnRoot(stage, 'connected', 'connect first', { overrides: { maxSteps: 1 } })
+  await asked.promise
+  await transact(stage.runtime, async (tx) => {
+    await lockTree(tx, job.rootJobId)
+    await insertSteer(tx, job.id, { key: `connecting:${job.id}`, text: 'while you connect', actorId: 'alice' })
+  })
+  await new Promise((resolve) => setTimeout(resolve, 350))
+  steered.resolve()
+  expect(await endOf(stage, job.id)).toMatchObject({ state: 'completed', result: 'I did.', steps: 1 })
+  server.closeAllConnections()
+  await new Promise((resolve) => server.close(resolve))
 })
 
 test('the outcome of an async child that was spawned with notifyParent is read as a marked message', async () => {
