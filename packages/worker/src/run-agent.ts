@@ -26,7 +26,7 @@ import { classifyModelError, TryLaterError } from './model-errors.ts'
 import { addMcpTools, type ResolvedAgent, resolveAgent, UnresolvableAgentError } from './resolve-agent.ts'
 import { stopWithoutRight } from './rights.ts'
 import { type RunInbox, watchInbox } from './run-inbox.ts'
-import { inboxMessage, runSegment, type WholeStep } from './run-segment.ts'
+import { inboxMessage, runSegment, showAllSaid, type WholeStep } from './run-segment.ts'
 import { createRunState, type RunState } from './run-state.ts'
 import { type RunStop, RunStopped, type StopSwitch } from './run-stop.ts'
 
@@ -162,11 +162,7 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
     beforeCall: (params) => reserveForCall(attempt, price, params),
     beforeTool: () => stopWithoutRight(attempt),
     logger: runtime.logger,
-    async beforeStore() {
-      // What came together with the finish is still on its way through the SDK in this turn of the event loop.
-      await new Promise((resolve) => setImmediate(resolve))
-      await live.flush()
-    },
+    beforeStore: () => showAllSaid(live),
     onStored(stored) {
       counters = stored ?? undefined
       attempt.onStepStored()
@@ -177,7 +173,7 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
 
 /** After a segment: the job completes with its last step, or the step is stored as whole and the job goes on. */
 async function completeOrStore(
-  { stopSwitch }: Attempt,
+  { stopSwitch, live }: Attempt,
   state: RunState,
   inbox: RunInbox,
   { journal, counters, last }: { journal: Journal; counters: Counters | undefined; last: WholeStep | undefined },
@@ -188,6 +184,7 @@ async function completeOrStore(
     const ending = endingOf(move.step, state)
     if (ending.state === 'completed') return { ...ended(state, ending), lastStep: last, counters }
   }
+  await live.flush()
   inbox.noteUnread(await journal.storeWhole(last.index, last.messages, last.malformed))
   return undefined
 }

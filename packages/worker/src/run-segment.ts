@@ -135,8 +135,15 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
   return { kind: 'failed', error: failure.error }
 }
 
+/** Sends viewers all that the model has said so far. */
+export async function showAllSaid(live: LiveWriter): Promise<void> {
+  // What came last is on its way through the SDK for the rest of this turn of the event loop.
+  await new Promise((resolve) => setImmediate(resolve))
+  await live.flush()
+}
+
 /** Stores the steps of a segment as whole, each once. */
-function storeSteps({ journal, state, noteUnread }: SegmentDependencies, firstIndex: number) {
+function storeSteps({ journal, live, state, noteUnread }: SegmentDependencies, firstIndex: number) {
   let stored = 0
 
   function wholeStep(step: StepResult<ToolSet>): WholeStep {
@@ -151,6 +158,8 @@ function storeSteps({ journal, state, noteUnread }: SegmentDependencies, firstIn
   async function store(steps: readonly StepResult<ToolSet>[]): Promise<void> {
     for (const step of steps.slice(stored)) {
       const { index, messages, malformed } = wholeStep(step)
+      // A later attempt shows none of a whole step again, and takes back what comes behind the last end of a step.
+      await showAllSaid(live)
       noteUnread(await journal.storeWhole(index, messages, malformed))
       state.addWholeStep(index, step)
       stored += 1

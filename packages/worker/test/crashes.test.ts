@@ -89,6 +89,41 @@ describe('SIGKILL', () => {
     expect(await eventsOf(stage, id)).toEqual(['spawned', 'worker-lost', 'ended'])
   })
 
+  test('while its next model call has not answered: viewers keep the step before it, which nobody shows again', async () => {
+    raw.answer(
+      'look and wait',
+      (reply) => {
+        reply.text('I look.')
+        reply.call('note', { text: 'looked' }, 'call_0')
+        reply.finish()
+      },
+      staysSilent,
+      says('seen'),
+    )
+    const { id } = await spawnRoot(stage, 'bot', 'look and wait')
+    await waitUntil(() => raw.requests('look and wait').length === 2)
+    await killWorkerOf(id)
+    expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'seen', attempt: 2, steps: 2 })
+    await waitUntil(async () => (await stage.runtime.liveStreams.readTail(id)).at(-1)?.end === true)
+    const frames = (await stage.runtime.liveStreams.read(id, 0)).flatMap(({ chunks }) => chunks)
+    expect(frames.map(({ type }) => type).filter((type) => !type.endsWith('-delta'))).toEqual([
+      'start',
+      'start-step',
+      'text-start',
+      'text-end',
+      'tool-input-start',
+      'tool-input-available',
+      'tool-output-available',
+      'finish-step',
+      'data-attempt',
+      'start-step',
+      'text-start',
+      'text-end',
+      'finish-step',
+      'finish',
+    ])
+  })
+
   test('COST-3: in a tool call: no model call is made again, a finished call answers from its row, a cut one is unknown', async () => {
     raw.answer(
       'note and be slow',
