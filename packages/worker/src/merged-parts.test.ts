@@ -113,3 +113,29 @@ test('after a cancel nothing goes on, and the source is told', async () => {
   expect([got, cancelled]).toEqual([[text('a')], ['enough']])
   expect(window.ms()).toBe(40)
 })
+
+test('a delta that is none fails its stream also when a timer comes upon it, and ends no process', async () => {
+  const cancelled: unknown[] = []
+  // What a provider of one's own may send in spite of its type.
+  const odd = { type: 'text-delta', id: 'a' } as unknown as Part
+  const source = new ReadableStream<Part>({
+    start(controller) {
+      for (const part of [start, text('one'), odd]) controller.enqueue(part)
+    },
+    cancel: (reason) => void cancelled.push(reason),
+  })
+  const window = createMergeWindow({ chunkMs: 60_000 })
+  let characters = 0
+  const onDelta = ({ delta }: { delta: string }) => void (characters += delta.length)
+  const merged = mergedParts(
+    { begun: [], rest: source.getReader() },
+    { window, onDelta, onPart: async () => undefined },
+  )
+  const reader = merged.getReader()
+  expect([(await reader.read()).value, (await reader.read()).value]).toEqual([start, text('one')])
+  const failed = reader.read().catch((error: unknown) => error)
+  await vi.advanceTimersByTimeAsync(100)
+  expect(await failed).toBeInstanceOf(TypeError)
+  expect(cancelled).toEqual([expect.any(TypeError)])
+  expect(characters).toBe(3)
+})

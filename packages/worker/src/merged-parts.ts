@@ -55,7 +55,14 @@ export function mergedParts(
     scheduled = true
     window.schedule(sentAt, () => {
       scheduled = false
-      flush(controller)
+      try {
+        flush(controller)
+      } catch (error) {
+        // A part that is not what it should be fails its own run. Thrown from a timer it would end the process.
+        end()
+        controller.error(error)
+        rest.cancel(error).catch(() => undefined)
+      }
     })
   }
 
