@@ -331,3 +331,12 @@ test("input that could not be parsed is answered with the parser's words", async
     error: 'message is missing.',
   })
 })
+
+test('an id that looks like a bot’s address names no bot, whoever spawns that one at the same moment', async () => {
+  const asId = spawnInput({ bot: { botId: 'forge/writer' } })
+  const [named, odd] = await Promise.all([
+    spawnAgent(stage.runtime, hostOrigin('zoe'), spawnInput()),
+    spawnAgent(stage.runtime, hostOrigin('zoe'), asId),
+  ])
+  expect([named, odd]).toMatchObject([{ kind: 'accepted' }, { kind: 'refused', refusal: { reason: 'unknown_bot' } }])
+})

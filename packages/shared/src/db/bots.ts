@@ -29,7 +29,8 @@ export async function findBotsTogether(
   db: Statements,
   lookups: readonly BotLookup[],
 ): Promise<{ bot: Bot | undefined }[]> {
-  const keyOf = ({ ref }: BotLookup) => ('botId' in ref ? ref.botId : `${ref.botGroup}/${ref.botHandle}`)
+  // An id may look like an address.
+  const keyOf = ({ ref }: BotLookup) => ('botId' in ref ? `id ${ref.botId}` : `at ${ref.botGroup}/${ref.botHandle}`)
   const ids = new Set(lookups.flatMap(({ ref }) => ('botId' in ref ? [ref.botId] : [])))
   const addresses = new Map(lookups.flatMap((each) => ('botId' in each.ref ? [] : [[keyOf(each), each.ref] as const])))
   const rows = await db.$queryRaw<BotRow[]>(sql`
@@ -38,7 +39,9 @@ export async function findBotsTogether(
     select bot.* from unnest(
       ${[...addresses.values()].map((ref) => ref.botGroup)}::text[], ${[...addresses.values()].map((ref) => ref.botHandle)}::text[]
     ) ref ("group", "handle") join "offshoot"."Bot" bot on bot."group" = ref."group" and bot."handle" = ref."handle"`)
-  const found = new Map(rows.flatMap((row) => [[row.id, row] as const, [`${row.group}/${row.handle}`, row] as const]))
+  const found = new Map<string, BotRow>(
+    rows.flatMap((row) => [[`id ${row.id}`, row] as const, [`at ${row.group}/${row.handle}`, row] as const]),
+  )
   return lookups.map((lookup) => {
     const row = found.get(keyOf(lookup))
     const usable = row !== undefined && (row.ownerId === null || row.ownerId === lookup.userId)
