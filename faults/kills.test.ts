@@ -93,13 +93,21 @@ async function untilAtSecondStep(agents: readonly Agent[]): Promise<void> {
   }
 }
 
-/** In every second round the worker whose reconciler is active: the one that would have noticed. */
+/**
+ * The worker that holds more of the agents; how they are shared is up to the queue. In every second round its reconciler is
+ * the active one, which would have noticed, in the others that of the other worker.
+ */
 async function chooseVictim(round: number): Promise<TestProcess> {
   const { database } = stage.runtime
-  const { holder } = await database.lease.findUniqueOrThrow({ where: { name: 'reconciler' } })
-  const { pid } = await database.worker.findUniqueOrThrow({ where: { id: holder } })
-  const victim = stage.fleet.processes().find((process) => (process.pid === pid) === (round % 2 === 0))
-  if (victim === undefined) throw new Error('there is no such worker')
+  const held = await database.agentJob.groupBy({ by: ['workerId'], where: { state: 'running' }, _count: true })
+  const countOf = (workerId: string) => held.find((each) => each.workerId === workerId)?._count ?? 0
+  const pids = stage.fleet.processes().map(({ pid }) => pid)
+  const workers = await database.worker.findMany({ where: { pid: { in: pids } } })
+  const [busier, other] = workers.toSorted((a, b) => countOf(b.id) - countOf(a.id))
+  const victim = stage.fleet.processes().find(({ pid }) => pid === busier?.pid)
+  if (victim === undefined || busier === undefined || other === undefined) throw new Error('there are not two workers')
+  const holder = round % 2 === 0 ? busier.id : other.id
+  await database.lease.update({ where: { name: 'reconciler' }, data: { holder } })
   return victim
 }
 
