@@ -12,6 +12,9 @@ const text = (delta: string, id = 'a'): Part => ({ type: 'text-delta', id, delta
 const start: Part = { type: 'text-start', id: 'a' }
 const end: Part = { type: 'text-end', id: 'a' }
 
+/** As whoever records a text reads it. */
+const readText = ({ delta }: { delta: string }) => void delta.trimEnd()
+
 const soon = () => vi.advanceTimersByTimeAsync(0)
 
 /** A merged stream whose source the test feeds, and what has come of it. */
@@ -138,4 +141,27 @@ test('a delta that is none fails its stream also when a timer comes upon it, and
   expect(await failed).toBeInstanceOf(TypeError)
   expect(cancelled).toEqual([expect.any(TypeError)])
   expect(characters).toBe(3)
+})
+
+test('a source that breaks behind a delta that is none fails the stream with its own error, and ends no process', async () => {
+  const odd = { type: 'text-delta', id: 'a' } as unknown as Part
+  const broken = Promise.withResolvers<void>()
+  const source = new ReadableStream<Part>({
+    start(controller) {
+      for (const part of [text('one'), odd]) controller.enqueue(part)
+      void broken.promise.then(() => controller.error(new Error('reset')))
+    },
+  })
+  const window = createMergeWindow({ chunkMs: 60_000 })
+  const merged = mergedParts(
+    { begun: [], rest: source.getReader() },
+    { window, onDelta: readText, onPart: async () => undefined },
+  )
+  const reader = merged.getReader()
+  expect((await reader.read()).value).toEqual(text('one'))
+  const failed = reader.read().catch((error: unknown) => error)
+  await soon()
+  broken.resolve()
+  await vi.advanceTimersByTimeAsync(1)
+  expect(await failed).toEqual(new Error('reset'))
 })

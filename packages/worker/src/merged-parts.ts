@@ -45,6 +45,20 @@ export function mergedParts(
     send(controller, text.length === 1 ? part : { ...part, delta: text.join('') })
   }
 
+  /** Ends the run's stream, after what was collected: a part that is not what it should be fails its own run alone. */
+  function fail(controller: ReadableStreamDefaultController<Part>, error: unknown): void {
+    if (closed) return
+    try {
+      flush(controller)
+    } catch {
+      // The stream fails anyway, with the error that came first.
+    }
+    end()
+    rest.cancel(error).catch(() => undefined)
+    // An error throws away what has not been read yet.
+    setImmediate(() => controller.error(error))
+  }
+
   function take(controller: ReadableStreamDefaultController<Part>, part: Delta): void {
     if (collected !== undefined && (!isSameText(collected.part, part) || part.providerMetadata !== undefined))
       flush(controller)
@@ -58,10 +72,8 @@ export function mergedParts(
       try {
         flush(controller)
       } catch (error) {
-        // A part that is not what it should be fails its own run. Thrown from a timer it would end the process.
-        end()
-        controller.error(error)
-        rest.cancel(error).catch(() => undefined)
+        // Thrown from a timer it would end the process.
+        fail(controller, error)
       }
     })
   }
@@ -87,11 +99,7 @@ export function mergedParts(
       end()
       controller.close()
     } catch (error) {
-      if (closed) return
-      flush(controller)
-      end()
-      // An error throws away what has not been read yet.
-      setImmediate(() => controller.error(error))
+      fail(controller, error)
     }
   }
 
