@@ -1,133 +1,145 @@
-import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { text as readText } from 'node:stream/consumers'
+import { afterEach, expect, test } from 'vitest'
 import { createMergeWindow } from './merge-window.ts'
-import { mergedEvents } from './merging-fetch.ts'
+import { createMergingFetch } from './merging-fetch.ts'
 
-beforeEach(() => void vi.useFakeTimers())
-afterEach(() => void vi.useRealTimers())
+const closers: (() => Promise<void>)[] = []
+afterEach(async () => {
+  for (const close of closers.splice(0)) await close()
+})
 
-const event = (data: { type: string } & Record<string, unknown>) =>
-  `event: ${data.type}\ndata: ${JSON.stringify(data)}\n\n`
-const text = (delta: string, more: Record<string, unknown> = {}) =>
-  event({ type: 'response.output_text.delta', item_id: 'm', output_index: 0, content_index: 0, delta, ...more })
-const added = event({ type: 'response.output_item.added', output_index: 0, item: { type: 'message', id: 'm' } })
-const completed = event({ type: 'response.completed', response: { usage: { input_tokens: 1, output_tokens: 2 } } })
+const EVENT_STREAM = { 'content-type': 'text/event-stream' }
+const window = createMergeWindow({ chunkMs: 60_000 })
+const mergingFetch = createMergingFetch(window)
+const post = (url: string, more: RequestInit = {}) =>
+  mergingFetch(url, { method: 'POST', headers: { 'x-given': 'yes' }, body: '{"größe":1}', ...more })
+const delta = (text: string) =>
+  `event: response.output_text.delta\ndata: ${JSON.stringify({ type: 'response.output_text.delta', item_id: 'm', delta: text })}\n\n`
 
-const soon = () => vi.advanceTimersByTimeAsync(0)
-
-/** Merged events whose source the test feeds, and what has come of them. */
-function open() {
-  let source: ReadableStreamDefaultController<Uint8Array> | undefined
-  const cancelled: unknown[] = []
-  const stream = new ReadableStream<Uint8Array>({
-    start: (controller) => void (source = controller),
-    cancel: (reason) => void cancelled.push(reason),
+async function serve(answer: (request: IncomingMessage, response: ServerResponse) => unknown): Promise<string> {
+  const server = createServer((request, response) => void answer(request, response))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  closers.push(async () => {
+    server.closeAllConnections()
+    await new Promise((resolve) => server.close(resolve))
   })
-  const window = createMergeWindow({ chunkMs: 60_000 })
-  const reader = mergedEvents(stream, window).getReader()
-  const got: string[] = []
-  let failed: unknown
-  const read = (async () => {
-    for (;;) {
-      const { done, value } = await reader.read()
-      if (done) return
-      got.push(new TextDecoder().decode(value))
-    }
-  })().catch((error: unknown) => (failed = error))
-  return {
-    window,
-    reader,
-    read,
-    cancelled,
-    got: () => got.join(''),
-    failed: () => failed,
-    async feed(bytes: string | Uint8Array) {
-      source?.enqueue(typeof bytes === 'string' ? new TextEncoder().encode(bytes) : bytes)
-      await soon()
-    },
-    close: () => source?.close(),
-    fail: (error: Error) => source?.error(error),
-  }
+  // A server that listens on a port has an address with that port.
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-test('the first delta goes through at once, what follows within the window as one event', async () => {
-  const { feed, got } = open()
-  await feed(added + text('one ') + text('two ', { sequence_number: 7 }))
-  await feed(text('three ', { obfuscation: 'xy' }))
-  expect(got()).toBe(added + text('one '))
-  await vi.advanceTimersByTimeAsync(40)
-  expect(got()).toBe(added + text('one ') + text('two three ', { sequence_number: 7 }))
+test('an event stream comes with its status, headers and joined deltas, and the server gets what was posted', async () => {
+  const seen: unknown[] = []
+  const url = await serve(async (request, response) => {
+    const { method, url: path, headers } = request
+    seen.push(method, path, headers['x-given'], headers['accept-encoding'], await readText(request))
+    response.writeHead(200, { ...EVENT_STREAM, 'x-request-id': 'r1', 'set-cookie': ['a=1', 'b=2'] })
+    response.end(delta('one ') + delta('two ') + delta('three'))
+  })
+  const response = await post(`${url}/v1/responses?a=b`)
+  expect([response.status, response.ok, response.headers.get('x-request-id')]).toEqual([200, true, 'r1'])
+  expect(response.headers.getSetCookie()).toEqual(['a=1', 'b=2'])
+  expect(await response.text()).toBe(delta('one ') + delta('two three'))
+  expect(seen).toEqual(['POST', '/v1/responses?a=b', 'yes', 'identity', '{"größe":1}'])
 })
 
-test('deltas that come further apart than the window all go through at once', async () => {
-  const { feed, got } = open()
-  for (const word of ['a ', 'b ', 'c ']) {
-    await feed(text(word))
-    await vi.advanceTimersByTimeAsync(50)
-  }
-  expect(got()).toBe(text('a ') + text('b ') + text('c '))
+test.each([
+  [401, 'application/json', '{"error":"no"}'],
+  [200, 'application/json', '{"ok":true}'],
+  [204, 'text/plain', ''],
+  [500, 'text/event-stream', delta('a') + delta('b') + delta('c')],
+])('an answer of %i that is %s comes as it is', async (status, type, body) => {
+  const url = await serve((_request, response) => response.writeHead(status, { 'content-type': type }).end(body))
+  const response = await post(url)
+  expect([response.status, response.headers.get('content-type'), await response.text()]).toEqual([status, type, body])
 })
 
-test('any other event, and the end, bring what is held along before them, at once', async () => {
-  const { feed, got, close, read } = open()
-  await feed(text('one ') + text('two ') + completed)
-  expect(got()).toBe(text('one ') + text('two ') + completed)
-  await feed(text('three') + text('four'))
-  close()
-  await read
-  expect(got()).toBe(text('one ') + text('two ') + completed + text('threefour'))
-})
-
-test('deltas of different texts and those with something of their own are not joined', async () => {
-  const { feed, got, close, read } = open()
-  const events = [
-    text('a'),
-    text('b', { content_index: 1 }),
-    text('c', { item_id: 'n' }),
-    text('d', { item_id: 'n', logprobs: [{ token: 'd', logprob: -1 }] }),
-    text('e', { item_id: 'n', annotations: [] }),
-    event({ type: 'response.function_call_arguments.delta', item_id: 'f', output_index: 1, delta: '{' }),
+test('what is redirected, has another body, or is no post goes to the built-in fetch', async () => {
+  const url = await serve(async (request, response) => {
+    const body = await readText(request)
+    if (request.url === '/moved') return response.writeHead(307, { location: '/there' }).end('moved')
+    return response.end(`${request.method} ${request.url} ${body}`)
+  })
+  const answers = [
+    await post(`${url}/moved`),
+    await mergingFetch(new URL(`${url}/a`), { method: 'POST', body: 'x' }),
+    await mergingFetch(`${url}/b`, { method: 'POST', body: new TextEncoder().encode('y') }),
+    await mergingFetch(`${url}/c`),
+    await post(`${url}/d`, { headers: new Headers() }),
   ]
-  await feed(events.join(''))
-  close()
-  await read
-  expect(got()).toBe(events.join(''))
+  expect(await Promise.all(answers.map(async (answer) => answer.text()))).toEqual([
+    'POST /there {"größe":1}',
+    'POST /a x',
+    'POST /b y',
+    'GET /c ',
+    'POST /d {"größe":1}',
+  ])
 })
 
-test('events that are cut anywhere, in the middle of a character too, come whole; what is no such event passes as it is', async () => {
-  const { feed, got, close, read } = open()
-  const all = `: a comment\n\n${text('one ')}${text('größer 😀 ')}${text('two')}data: [DONE]\n\nevent: odd\r\ndata: {"delta"\r\n\r\nrest`
-  for (const byte of new TextEncoder().encode(all)) await feed(Uint8Array.of(byte))
-  close()
-  await read
-  expect(got()).toBe(all.replace(text('größer 😀 ') + text('two'), text('größer 😀 two')))
+test('what goes wrong is thrown as by fetch: a TypeError with its cause', async () => {
+  const url = await serve((request) => request.socket.destroy())
+  await expect(post(url)).rejects.toMatchObject({
+    name: 'TypeError',
+    message: 'fetch failed',
+    cause: { code: 'UND_ERR_SOCKET' },
+  })
+  await expect(post('http://127.0.0.1:1')).rejects.toMatchObject({
+    message: 'fetch failed',
+    cause: { code: 'ECONNREFUSED' },
+  })
+  await expect(post('http://:x')).rejects.toThrow(TypeError)
 })
 
-test.each(['\r\n', '\r'])(
-  'events whose lines end in %j come at once, and are joined where that is known',
-  async (lineEnd) => {
-    const { feed, got } = open()
-    const asSent = (events: string) => events.replaceAll('\n', lineEnd)
-    const first = asSent(`: ping\n\n${added}${text('one ')}`)
-    for (const byte of new TextEncoder().encode(first)) await feed(Uint8Array.of(byte))
-    expect(got()).toBe(first)
-    await feed(asSent(text('two ') + text('three')))
-    await feed(asSent(completed))
-    const joined = lineEnd === '\r' ? asSent(text('two ') + text('three')) : text('two three')
-    expect(got()).toBe(first + joined + asSent(completed))
-  },
-)
+test('a connection that breaks in mid-stream gives what was held, and then the error', async () => {
+  const url = await serve((_request, response) => {
+    response.writeHead(200, EVENT_STREAM).write(delta('a') + delta('b') + delta('c'))
+    setImmediate(() => response.destroy())
+  })
+  const reader = (await post(url)).body?.pipeThrough(new TextDecoderStream()).getReader()
+  let got = ''
+  const reading = (async () => {
+    for (;;) got += (await reader?.read())?.value ?? ''
+  })()
+  await expect(reading).rejects.toMatchObject({
+    name: 'TypeError',
+    message: 'terminated',
+    cause: { code: 'UND_ERR_SOCKET' },
+  })
+  expect(got).toBe(delta('a') + delta('bc'))
+})
 
-test('when the source breaks, what was held comes first; after a cancel nothing does', async () => {
-  const broken = open()
-  await broken.feed(text('a') + text('b') + text('c'))
-  broken.fail(new Error('reset'))
-  await vi.advanceTimersByTimeAsync(1)
-  await broken.read
-  expect([broken.got(), broken.failed()]).toEqual([text('a') + text('bc'), new Error('reset')])
+test('an abort is thrown with its own reason, before the call, before the headers and in mid-stream, and closes the connection', async () => {
+  const closed: string[] = []
+  const reached = Promise.withResolvers<void>()
+  const url = await serve((request, response) => {
+    request.socket.once('close', () => void closed.push(request.url ?? ''))
+    if (request.url === '/silent') return reached.resolve()
+    return response.writeHead(200, EVENT_STREAM).write(delta('a'))
+  })
+  const reason = new Error('enough')
+  await expect(post(url, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason)
 
-  const left = open()
-  await left.feed(text('a') + text('b'))
-  await left.reader.cancel('enough')
-  await vi.advanceTimersByTimeAsync(100)
-  expect([left.got(), left.cancelled, left.window.ms()]).toEqual([text('a'), ['enough'], 40])
+  const silent = new AbortController()
+  const waiting = post(`${url}/silent`, { signal: silent.signal })
+  await reached.promise
+  silent.abort(reason)
+  await expect(waiting).rejects.toBe(reason)
+
+  const controller = new AbortController()
+  const reader = (await post(`${url}/stream`, { signal: controller.signal })).body?.getReader()
+  expect(new TextDecoder().decode((await reader?.read())?.value)).toBe(delta('a'))
+  controller.abort(reason)
+  await expect(reader?.read()).rejects.toBe(reason)
+  await expect.poll(() => closed).toEqual(['/silent', '/stream'])
+})
+
+test('a reader that leaves closes the connection', async () => {
+  const closed = Promise.withResolvers<void>()
+  const url = await serve((request, response) => {
+    request.socket.once('close', () => closed.resolve())
+    response.writeHead(200, EVENT_STREAM).write(delta('a'))
+  })
+  await (await post(url)).body?.cancel('enough')
+  await expect(closed.promise).resolves.toBeUndefined()
 })

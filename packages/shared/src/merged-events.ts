@@ -1,0 +1,126 @@
+// Events of OpenAI's Responses API, with the deltas of a text joined: each event costs the provider and the AI SDK several
+// web streams, a JSON and a zod parse. Only events that differ in nothing but their delta are joined; all others, and what is
+// not understood, go through as they are, at once and in order. The first delta after a pause goes through at once, too.
+import type { MergeWindow } from './merge-window.ts'
+
+/** Deltas are joined within these types. */
+const JOINED_TYPES = new Set([
+  'response.output_text.delta',
+  'response.reasoning_summary_text.delta',
+  'response.function_call_arguments.delta',
+])
+/** What ends an event: servers end their lines in either way. */
+const BLANK_LINE = /(\r?\n\r?\n|\r\r)/
+
+/** What two deltas of one text have in common. */
+const SAME_FIELDS = ['type', 'item_id', 'output_index', 'content_index', 'summary_index'] as const
+/** What may differ, or is of no use to a reader of the text. */
+const FREE_FIELDS = new Set(['delta', 'sequence_number', 'obfuscation'])
+
+type Delta = { type: string; delta: string } & Partial<Record<(typeof SAME_FIELDS)[number], unknown>>
+
+export interface EventMerger {
+  /** Takes bytes of the stream as they come. */
+  take(bytes: Uint8Array): void
+  /** Sends all that is held, a part of an event too. Nothing is sent after it. */
+  end(): void
+  /** Sends nothing any more. */
+  drop(): void
+}
+
+/** `send` gets what goes on, as text, and is never called with none. */
+export function createEventMerger(window: MergeWindow, send: (text: string) => void): EventMerger {
+  const decoder = new TextDecoder()
+  const close = window.open()
+  /** The text of an event that has not come whole. */
+  let rest = ''
+  /** A delta that waits for more like it. */
+  let held: { delta: Delta; texts: string[] } | undefined
+  let sentAt = -Infinity
+  let scheduled = false
+  let closed = false
+
+  function takeHeld(): string {
+    if (held === undefined) return ''
+    const { delta, texts } = held
+    held = undefined
+    sentAt = performance.now()
+    return `event: ${delta.type}\ndata: ${JSON.stringify({ ...delta, delta: texts.join('') })}\n\n`
+  }
+
+  /** What of an event goes on now: what waited before it, itself, or nothing yet. */
+  function pass(event: string, blankLine: string): string {
+    const delta = deltaOf(event)
+    if (delta === undefined) return `${takeHeld()}${event}${blankLine}`
+    if (held !== undefined && isSameText(held.delta, delta)) {
+      held.texts.push(delta.delta)
+      return ''
+    }
+    const before = takeHeld()
+    if (performance.now() - sentAt >= window.ms()) {
+      sentAt = performance.now()
+      return `${before}${event}${blankLine}`
+    }
+    held = { delta, texts: [delta.delta] }
+    return before
+  }
+
+  function sendSome(text: string): void {
+    if (text !== '') send(text)
+  }
+
+  function drop(): void {
+    if (!closed) close()
+    closed = true
+    held = undefined
+  }
+
+  return {
+    take(bytes) {
+      if (closed) return
+      const pieces = (rest + decoder.decode(bytes, { stream: true })).split(BLANK_LINE)
+      rest = pieces.pop() ?? ''
+      let now = ''
+      for (let at = 0; at < pieces.length; at += 2) now += pass(pieces[at] ?? '', pieces[at + 1] ?? '')
+      sendSome(now)
+      if (held === undefined || scheduled) return
+      scheduled = true
+      window.schedule(sentAt, () => {
+        scheduled = false
+        sendSome(takeHeld())
+      })
+    },
+    end() {
+      if (closed) return
+      sendSome(takeHeld() + rest + decoder.decode())
+      drop()
+    },
+    drop,
+  }
+}
+
+/** The delta of an event, if it is one that may be joined with others. */
+function deltaOf(event: string): Delta | undefined {
+  const line = /^(?:event: [\w.]+\r?\n)?data: (\{.*\})$/.exec(event)?.[1]
+  if (line === undefined || !line.includes('delta')) return undefined
+  let data: Record<string, unknown>
+  try {
+    data = JSON.parse(line)
+  } catch {
+    return undefined
+  }
+  const { type, delta } = data
+  if (typeof type !== 'string' || typeof delta !== 'string' || !JOINED_TYPES.has(type)) return undefined
+  // Log probabilities and whatever else a token has of its own are not thrown away.
+  const known = Object.entries(data).every(
+    ([name, value]) =>
+      FREE_FIELDS.has(name) ||
+      (SAME_FIELDS as readonly string[]).includes(name) ||
+      (name === 'logprobs' && Array.isArray(value) && value.length === 0),
+  )
+  return known ? { ...data, type, delta } : undefined
+}
+
+function isSameText(a: Delta, b: Delta): boolean {
+  return SAME_FIELDS.every((name) => a[name] === b[name])
+}
