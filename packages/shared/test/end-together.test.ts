@@ -6,7 +6,7 @@ import { waitUntil } from '@offshoot/testing/wait-until'
 import type { ModelMessage } from 'ai'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { ClaimedJob } from '../src/db/agent-jobs.ts'
-import { loadSteps, storeModelOutput, storeWholeStep } from '../src/db/journal.ts'
+import { loadSteps, type ModelOutput, storeModelOutput, storeWholeStep } from '../src/db/journal.ts'
 import { type CommonEnd, endTogether } from '../src/operations/end-together.ts'
 import { finishAgent } from '../src/operations/finish-agent.ts'
 import { insertSteer } from '../src/operations/steer-agent.ts'
@@ -22,28 +22,29 @@ afterAll(() => stage.close())
 const parts = [{ type: 'step-start' as const }, { type: 'text' as const, text: 'done', state: 'done' as const }]
 const messages: ModelMessage[] = [{ role: 'assistant', content: [{ type: 'text', text: 'done' }] }]
 
-/** A job whose only step is stored and not whole, and how it would end. */
+const output: ModelOutput = {
+  index: 0,
+  generation: 1,
+  parts: [{ type: 'text-delta', id: 'a', delta: 'done' }],
+  usage: { inputTokens: 10, outputTokens: 5, reasoningTokens: null, totalTokens: 15 },
+  costMicroUsd: 7,
+  finishReason: 'stop',
+  elapsedMs: 3,
+  inboxSeqs: [],
+}
+
+/** A job whose only step has been made and is not stored, and how it would end. */
 async function aboutToEnd(user = 'alice'): Promise<CommonEnd> {
   const { runtime } = stage
   const job = await claimNext(runtime, (await spawnJob(runtime, user)).id)
-  const { counters } = await storeModelOutput(runtime.database, claimOf(job), {
-    index: 0,
-    generation: 1,
-    parts: [{ type: 'text-delta', id: 'a', delta: 'done' }],
-    usage: { inputTokens: 10, outputTokens: 5, reasoningTokens: null, totalTokens: 15 },
-    finishReason: 'stop',
-    elapsedMs: 3,
-    inboxSeqs: [],
-  })
-  if (counters === null) throw new Error('the output was not stored')
   return {
     job,
     claim: claimOf(job),
     reason: 'completed',
     result: 'done',
     parts,
-    lastStep: { index: 0, messages },
-    counters,
+    lastStep: { output, messages },
+    counters: job,
     endsStep: false,
   }
 }
@@ -75,6 +76,7 @@ test('three end in one commit, each with all that it leaves when it ends alone',
   const ends = [await aboutToEnd('ann'), await aboutToEnd('ben'), await aboutToEnd('cid')]
   expect(await endTogether(stage.runtime, ends)).toEqual([{ steps: 1 }, { steps: 1 }, { steps: 1 }])
   const alone = await aboutToEnd('carol')
+  await storeModelOutput(stage.runtime.database, alone.claim, output)
   await storeWholeStep(stage.runtime.database, alone.claim, 0, messages)
   await finishAgent(stage.runtime, alone.job, {
     guard: alone.claim,
@@ -84,6 +86,15 @@ test('three end in one commit, each with all that it leaves when it ends alone',
   })
   const expected = await footprint(alone.job)
   for (const { job } of ends) expect((await footprint(job)).replaceAll(`"${job.ownerId}"`, '"carol"')).toEqual(expected)
+})
+
+test('a last step that was stored before becomes whole with the end, and is counted once', async () => {
+  const end = await aboutToEnd()
+  const { counters } = await storeModelOutput(stage.runtime.database, end.claim, output)
+  expect(counters).toMatchObject({ steps: 1, totalTokens: 15n })
+  expect(await endTogether(stage.runtime, [end])).toEqual([{ steps: 1 }])
+  expect(await readJob(stage, end.job.id)).toMatchObject({ steps: 1, totalTokens: 15n, costMicroUsd: 7n })
+  expect(await loadSteps(stage.runtime.database, end.job.id)).toMatchObject([{ index: 0, responseMessages: messages }])
 })
 
 test('one that was spoken to, one that waits to hear of a child, one without its claim and an ended one are left apart, whole', async () => {

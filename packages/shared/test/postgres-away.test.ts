@@ -109,7 +109,7 @@ test('LOSS-1: a claim, an output and an end that many may share, and that get no
   if (counters === null) throw new Error('the output was not stored')
   expect(counters).toMatchObject({ steps: 1, totalTokens: 15n })
   proxy.loseAnswerOf('commit')
-  const lastStep = { index: 0, messages: [] }
+  const lastStep = { output, messages: [] }
   const common = { job, claim, reason: 'completed' as const, result: 'done', parts: [], lastStep, counters }
   expect(await groups.end({ ...common, endsStep: false })).toBeNull()
   expect(await finishAgent(runtime, job, { guard: claim, ending: COMPLETED })).toMatchObject({ state: 'completed' })

@@ -1,5 +1,5 @@
 // How a completed job ends: with others in one commit where its end is the common one.
-import { storeWholeStep } from '@offshoot/shared/db/journal'
+import { storeModelOutput, storeWholeStep } from '@offshoot/shared/db/journal'
 import { mayEndTogether } from '@offshoot/shared/operations/end-together'
 import type { Attempt, EndedOutcome } from './run-agent.ts'
 
@@ -8,22 +8,27 @@ export async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Pr
   const { runtime, job, claim, cutCalls, layers, live } = attempt
   const { ending, message, lastStep, counters } = outcome
   const { reason, result } = ending
-  if (lastStep === undefined || counters === undefined || result === null || !('parts' in message)) return null
-  if (layers.layers.length > 0 || cutCalls.tokens() !== undefined || !mayEndTogether(job)) return null
+  if (lastStep?.output === undefined || counters === undefined || result === null || !('parts' in message)) return null
+  if (layers.layers.length > 0 || cutCalls.some() || !mayEndTogether(job)) return null
   const endsStep = live.takeEndOfStep()
   // The end is told right after its commit, and nothing may come behind it.
   if (!endsStep) await live.flush()
-  const common = { job, claim, reason, result, parts: message.parts, lastStep, counters, endsStep }
+  const last = { output: lastStep.output, messages: lastStep.messages }
+  const common = { job, claim, reason, result, parts: message.parts, lastStep: last, counters, endsStep }
   const end = await runtime.groups.end(common)
   if (end === null && endsStep) live.write({ type: 'finish-step' })
   return end
 }
 
-/** Any other end: the last step becomes whole before it. */
-export async function storeLastStep({ runtime, claim }: Attempt, outcome: EndedOutcome): Promise<EndedOutcome> {
+/** Any other end: the last step is stored before it. */
+export async function storeLastStep(
+  { runtime: { database }, claim, cutCalls }: Attempt,
+  outcome: EndedOutcome,
+): Promise<EndedOutcome> {
   const { lastStep, ...rest } = outcome
   if (lastStep === undefined) return outcome
-  const { index, messages, malformed } = lastStep
-  await storeWholeStep(runtime.database.direct, claim, index, messages, malformed)
+  const { index, messages, malformed, output } = lastStep
+  if (output !== undefined && (await storeModelOutput(database.direct, claim, output)).held) cutCalls.heldStored()
+  await storeWholeStep(database.direct, claim, index, messages, malformed)
   return rest
 }

@@ -25,18 +25,26 @@ interface OpenCall {
   received: number
   /** What the provider has said after all. */
   said?: CutTokens
+  /** The whole output has come, and is stored with the next step of the run. */
+  held?: true
 }
 
 export interface CallMeter {
   /** The same, with each try counted. One that the provider refuses or does not answer costs nothing, unless we gave it up. */
   counting(doStream: DoStream): DoStream
   received(part: LanguageModelV4StreamPart): void
+  /** The whole output has come; it is not stored yet. */
+  held(): void
   /** The output is stored, with its usage. */
   stored(): void
 }
 
 export interface CutCalls {
   meter(request: Request, price?: ModelPrice): CallMeter
+  /** Whether there was one; an output that is held is none. */
+  some(): boolean
+  /** The output that was held is stored. */
+  heldStored(): void
   /** What the cut calls have cost so far; undefined when there was none. */
   tokens(): CutTokens | undefined
 }
@@ -67,8 +75,13 @@ export function createCutCalls(): CutCalls {
               call.said = withCost({ inputTokens, outputTokens }, price)
           }
         },
+        held: () => void (call.held = true),
         stored: () => void open.delete(call),
       }
+    },
+    some: () => [...open].some(({ held }) => held === undefined),
+    heldStored() {
+      for (const call of open) if (call.held === true) open.delete(call)
     },
     tokens() {
       if (open.size === 0) return undefined

@@ -1,7 +1,9 @@
 // The journal of one attempt: a model middleware and a tool wrapper around the AI SDK's own loop.
 //
-// 1. Every part of the model's output goes through in its order, deltas of one text joined (merged-parts.ts), but for
-//    `finish`, which is held back until the whole output is stored. This version of the SDK starts tools at `finish`, so no tool runs before its call is stored.
+// 1. Every part of the model's output goes through in its order, deltas of one text joined (merged-parts.ts), but for the
+//    `finish` of a step that calls tools, which is held back until the whole output is stored. This version of the SDK starts
+//    tools at `finish`, so no tool runs before its call is stored. Nothing follows from any other step but the job's end,
+//    which stores it (end-together.ts); until then it is held.
 // 2. A tool call's start is stored before it runs, its last value before the SDK sees its end (journaled-tool.ts).
 // 3. A last step that is stored and not whole is played back: the model is not called.
 // 4. Every write carries the claim, and is repeated until Postgres takes it or the run is stopped (persist.ts).
@@ -13,6 +15,7 @@ import type { Database } from '@offshoot/shared/db/database'
 import { type EventKind, insertEventOnce } from '@offshoot/shared/db/events'
 import {
   type Counters,
+  type ModelOutput,
   type StoredInboxItem,
   type StoredStep,
   type StoredToolCall,
@@ -26,7 +29,7 @@ import type { CallMeter, CutCalls } from './cut-calls.ts'
 import { journaledTool } from './journaled-tool.ts'
 import { mergedParts } from './merged-parts.ts'
 import { type BegunCall, callModelWithRetries } from './model-retries.ts'
-import { createPersist, type Persist, untilPostgresAnswers } from './persist.ts'
+import { createPersist, untilPostgresAnswers } from './persist.ts'
 import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
 import type { StopSwitch } from './run-stop.ts'
 import { toolCallOf, withToolCall } from './tool-call-context.ts'
@@ -73,8 +76,12 @@ export interface Journal {
   stepIndex(): number
   middleware: LanguageModelMiddleware
   wrapTools(tools: ToolSet): ToolSet
+  /** The whole output of the last step, while it is not stored. */
+  held(): ModelOutput | undefined
+  /** Stores what is held of a run that was stopped: it is paid for. False: it could not be. */
+  storeHeld(): Promise<boolean>
   /**
-   * Stores a step as whole. `malformed`: it called tools, and every call was malformed. Answers whether the inbox has
+   * Stores a step as whole, with its output where that is held. `malformed`: it called tools, and every call was malformed. Answers whether the inbox has
    * unread items.
    */
   storeWhole(
@@ -89,11 +96,12 @@ export interface Journal {
 }
 
 export function createJournal(options: JournalOptions): Journal {
-  const { database, claim, generation, stopSwitch, firstChunkMs, metrics, logger } = options
+  const { database, groups, claim, generation, stopSwitch, firstChunkMs, metrics, logger, cutCalls } = options
   const modelMetrics = metrics.ofModel(options.modelId)
   const persist = createPersist({ stopSwitch, logger, jobId: claim.jobId })
   const streaming = new Set<string>()
   let current: CurrentStep = { index: 0, inbox: [] }
+  let held: ModelOutput | undefined
   const tools = {
     database,
     claim,
@@ -111,11 +119,39 @@ export function createJournal(options: JournalOptions): Journal {
     return toolCallOf({ jobId: claim.jobId, index, generation: playback?.step.generation ?? generation }, toolCallId)
   }
 
+  async function storeOutput(output: ModelOutput): Promise<boolean> {
+    let counters: Counters | null = null
+    const stored = await persist(async () => {
+      const answer = await groups.storeOutput({ claim, output })
+      ;({ counters } = answer)
+      return answer
+    })
+    options.onStored(counters)
+    return stored
+  }
+
+  function heldIsStored(): void {
+    held = undefined
+    cutCalls.heldStored()
+  }
+
   return {
     begin(step) {
       current = step
     },
     stepIndex: () => current.index,
+    held: () => held,
+    async storeHeld() {
+      if (held === undefined) return true
+      try {
+        const answer = await groups.storeOutput({ claim, output: held })
+        if (answer.held) heldIsStored()
+        return answer.held
+      } catch (error) {
+        logger.warn({ jobId: claim.jobId, error }, 'the output of a run that was stopped could not be stored')
+        return false
+      }
+    },
     middleware: {
       specificationVersion: 'v4',
       async wrapStream({ model, params }) {
@@ -123,7 +159,7 @@ export function createJournal(options: JournalOptions): Journal {
         if (step.playback !== undefined) return { stream: streamOf(step.playback.step.modelOutput) }
         await options.beforeCall(params)
         const startedAt = performance.now()
-        const meter = options.cutCalls.meter(params, options.price)
+        const meter = cutCalls.meter(params, options.price)
         const doStream = meter.counting((abortSignal) => model.doStream({ ...params, abortSignal }))
         const { begun, rest, ...result } = await callModelWithRetries(doStream, {
           signal: params.abortSignal ?? stopSwitch.signal,
@@ -132,7 +168,14 @@ export function createJournal(options: JournalOptions): Journal {
           logger,
           jobId: claim.jobId,
         })
-        const call = { step, startedAt, meter, modelMetrics, persist }
+        const call = {
+          step,
+          startedAt,
+          meter,
+          modelMetrics,
+          storeOutput,
+          hold: (output: ModelOutput) => (held = output),
+        }
         return { ...result, stream: recordOutput(options, call, { begun, rest }) }
       },
     },
@@ -145,6 +188,7 @@ export function createJournal(options: JournalOptions): Journal {
         ]),
       ),
     async storeWhole(index, messages, malformed) {
+      if (held !== undefined && (await storeOutput(held))) heldIsStored()
       let unread = false
       await persist(async () => {
         const answer = await storeWholeStep(database.direct, claim, index, messages, malformed)
@@ -163,13 +207,21 @@ export function createJournal(options: JournalOptions): Journal {
   }
 }
 
-/** Lets parts through, deltas joined, and stores the whole output before its `finish`. */
+interface RecordedCall {
+  step: CurrentStep
+  startedAt: number
+  meter: CallMeter
+  modelMetrics: ModelMetrics
+  storeOutput(output: ModelOutput): Promise<boolean>
+  hold(output: ModelOutput): void
+}
+
+/** Lets parts through, deltas joined. The whole output is stored before its `finish` where tools run then, else held. */
 function recordOutput(
-  { groups, claim, generation, price, mergeWindow, beforeStore, onStored }: JournalOptions,
-  call: { step: CurrentStep; startedAt: number; meter: CallMeter; modelMetrics: ModelMetrics; persist: Persist },
+  { generation, price, mergeWindow, beforeStore }: JournalOptions,
+  { step, startedAt, meter, modelMetrics, storeOutput, hold }: RecordedCall,
   source: Pick<BegunCall, 'begun' | 'rest'>,
 ): ReadableStream<LanguageModelV4StreamPart> {
-  const { step, startedAt, meter, modelMetrics, persist } = call
   const recorder = createOutputRecorder()
 
   function record(part: LanguageModelV4StreamPart): void {
@@ -179,10 +231,9 @@ function recordOutput(
     meter.received(part)
   }
 
-  async function storeAtFinish(part: LanguageModelV4StreamPart): Promise<void> {
+  async function keepAtFinish(part: LanguageModelV4StreamPart): Promise<void> {
     record(part)
     if (part.type !== 'finish' || recorder.hasError() || !STORED_FINISHES.has(part.finishReason.unified)) return
-    await beforeStore()
     const usage = toUsage(part.usage)
     const output = {
       index: step.index,
@@ -194,15 +245,14 @@ function recordOutput(
       elapsedMs: performance.now() - startedAt,
       inboxSeqs: step.inbox.map((item) => item.seq),
     }
-    let counters: Counters | null = null
-    const store = async () => {
-      const answer = await groups.storeOutput({ claim, output })
-      ;({ counters } = answer)
-      return answer
+    if (!output.parts.some(({ type }) => type === 'tool-call')) {
+      meter.held()
+      hold(output)
+      return
     }
-    if (await persist(store)) meter.stored()
-    onStored(counters)
+    await beforeStore()
+    if (await storeOutput(output)) meter.stored()
   }
 
-  return mergedParts(source, { window: mergeWindow, onDelta: record, onPart: storeAtFinish })
+  return mergedParts(source, { window: mergeWindow, onDelta: record, onPart: keepAtFinish })
 }

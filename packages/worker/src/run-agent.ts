@@ -7,7 +7,14 @@ import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
 import type { Claim, ClaimedJob, Ending } from '@offshoot/shared/db/agent-jobs'
 import { loadHistory } from '@offshoot/shared/db/convos'
 import { insertEventsOfAttempt } from '@offshoot/shared/db/events'
-import { type Counters, loadInbox, loadSteps, loadToolCalls, type StoredStep } from '@offshoot/shared/db/journal'
+import {
+  type Counters,
+  loadInbox,
+  loadSteps,
+  loadToolCalls,
+  type ModelOutput,
+  type StoredStep,
+} from '@offshoot/shared/db/journal'
 import { runWithLayers } from '@offshoot/shared/layers'
 import type { FinalMessage } from '@offshoot/shared/operations/finish-agent'
 import { layersOfRun } from '@offshoot/shared/operations/layer-state'
@@ -58,8 +65,9 @@ export interface EndedOutcome {
   kind: TerminalState
   ending: Ending
   message: FinalMessage
-  /** The job's last step, which is not stored as whole yet, and its counters with it: only of a completed job. */
-  lastStep?: WholeStep
+  /** The last step of a completed job, which is not stored as whole yet; `output`: nor is what the model said. */
+  lastStep?: WholeStep & { output?: ModelOutput | undefined }
+  /** What the job had cost before that output. */
   counters?: Counters
 }
 
@@ -132,6 +140,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           runWithLayers(layersOfRun(runtime, job, claim), () => runSegment(segment, messages)),
         )
         if (end.kind === 'failed') {
+          await journal.storeHeld()
           const why = stopSwitch.reason()
           return why === undefined ? failedOutcome(attempt, state, end.error) : stoppedOutcome(attempt, state, why)
         }
@@ -146,7 +155,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
 /** The journal, and the job's counters as its last stored output has left them. */
 function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
   const { runtime, job, claim, stopSwitch, live } = attempt
-  let counters: Counters | undefined
+  let counters: Counters = job
   const journal = createJournal({
     database: runtime.database,
     groups: runtime.groups,
@@ -164,7 +173,7 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
     logger: runtime.logger,
     beforeStore: () => showAllSaid(live),
     onStored(stored) {
-      counters = stored ?? undefined
+      counters = stored ?? counters
       attempt.onStepStored()
     },
   })
@@ -173,20 +182,30 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
 
 /** After a segment: the job completes with its last step, or the step is stored as whole and the job goes on. */
 async function completeOrStore(
-  { stopSwitch, live }: Attempt,
+  attempt: Attempt,
   state: RunState,
   inbox: RunInbox,
-  { journal, counters, last }: { journal: Journal; counters: Counters | undefined; last: WholeStep | undefined },
+  { journal, counters, last }: { journal: Journal; counters: Counters; last: WholeStep | undefined },
 ): Promise<RunOutcome | undefined> {
+  const { stopSwitch, live } = attempt
   if (last === undefined) return undefined
+  const stopped = stopSwitch.reason()
   const move = state.next(false)
-  if (counters !== undefined && stopSwitch.reason() === undefined && move.kind === 'end') {
+  if (move.kind === 'end' && (stopped === undefined || stopped.kind === 'drain')) {
     const ending = endingOf(move.step, state)
-    if (ending.state === 'completed') return { ...ended(state, ending), lastStep: last, counters }
+    const lastStep = { ...last, output: journal.held() }
+    if (ending.state === 'completed') return { ...ended(state, ending), lastStep, counters }
   }
-  await live.flush()
-  inbox.noteUnread(await journal.storeWhole(last.index, last.messages, last.malformed))
-  return undefined
+  try {
+    await live.flush()
+    inbox.noteUnread(await journal.storeWhole(last.index, last.messages, last.malformed))
+    return undefined
+  } catch (error) {
+    const why = stopSwitch.reason()
+    if (!(error instanceof RunStopped) || why === undefined) throw error
+    if (!(await journal.storeHeld())) state.cutLast()
+    return stoppedOutcome(attempt, state, why)
+  }
 }
 
 /** A stop in between ends the journal's next write. */

@@ -1,7 +1,7 @@
 // What an attempt knows of its job: the stored steps, their tool calls and inbox items, and the step under way. The
 // decision what comes next is made from here alone, so it is the same for a fresh job, after a wait and after a crash.
 import type { ModelMessage, StepResult, ToolSet } from 'ai'
-import { type OpenCall, openCalls } from '@offshoot/shared/agent-message'
+import { type OpenCall, openCalls, stepText } from '@offshoot/shared/agent-message'
 import type { StoredInboxItem, StoredStep, StoredToolCall } from '@offshoot/shared/db/journal'
 import { endsMalformed, isMalformed } from './malformed-calls.ts'
 
@@ -26,6 +26,8 @@ export interface RunState {
   addText(text: string): void
   addToolCall(call: StoredToolCall): void
   addWholeStep(index: number, step: StepResult<ToolSet>): void
+  /** The last step, whose output is not stored, counts as cut. */
+  cutLast(): void
   /** Adds the answers of calls that were open to a whole step. */
   answerCalls(step: StoredStep, messages: ModelMessage[]): void
   /** What the job adds to the convo's history: for each whole step its inbox items, then its messages. */
@@ -99,6 +101,10 @@ export function createRunState(stored: {
       if (steps.at(-1)?.index === index) steps[steps.length - 1] = whole
       else steps.push(whole)
       text = []
+    },
+    cutLast() {
+      const last = steps.pop()
+      if (last !== undefined) text = [stepText(last)]
     },
     answerCalls(step, messages) {
       step.responseMessages = messages

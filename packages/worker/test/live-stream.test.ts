@@ -31,9 +31,9 @@ const failingTool: AiTool = {
   }),
 }
 
-/** Says a text whose last words come with its end in one piece, and right after its first. */
+/** Says a text whose last words come with its end in one piece, and right after its first; asked to look, it calls a tool. */
 const hastyModel = new MockLanguageModelV4({
-  doStream: async () => ({
+  doStream: async ({ prompt }) => ({
     stream: new ReadableStream<LanguageModelV4StreamPart>({
       async start(controller) {
         controller.enqueue({ type: 'text-start', id: 't' })
@@ -41,9 +41,12 @@ const hastyModel = new MockLanguageModelV4({
         await new Promise((resolve) => setTimeout(resolve, 25))
         for (const delta of ['and ', 'last']) controller.enqueue({ type: 'text-delta', id: 't', delta })
         controller.enqueue({ type: 'text-end', id: 't' })
+        const looks = prompt.at(-1)?.role === 'user' && JSON.stringify(prompt).includes('look')
+        const call = { toolCallId: 'call_look', toolName: 'checkAgent', input: '{"jobId":"nothing"}' }
+        if (looks) controller.enqueue({ type: 'tool-call', ...call })
         controller.enqueue({
           type: 'finish',
-          finishReason: { unified: 'stop', raw: 'stop' },
+          finishReason: { unified: looks ? 'tool-calls' : 'stop', raw: undefined },
           usage: {
             inputTokens: { total: 1, noCache: 1, cacheRead: 0, cacheWrite: 0 },
             outputTokens: { total: 1, text: 1, reasoning: 0 },
@@ -63,7 +66,7 @@ beforeAll(async () => {
   const providers = { hasty: () => customProvider({ languageModels: { model: hastyModel } }) }
   stage = await openWorkerStage(raw.baseUrl, { extensions: { tools: [failingTool], providers } })
   await stage.putBot('bot', { toolNames: ['spawnAgent', 'checkAgent', 'fail'] })
-  await stage.putBot('hasty', { integration: 'hasty', modelName: 'model', toolNames: [] })
+  await stage.putBot('hasty', { integration: 'hasty', modelName: 'model', toolNames: ['checkAgent'] })
 })
 
 afterAll(async () => {
@@ -129,18 +132,22 @@ test('STATE-22: what a model says last, right before its end, comes before the e
 
 test('what a model has said reaches viewers before it is stored, after which no attempt says it again', async () => {
   const { groups } = stage.runtime
-  const { storeOutput } = groups
+  const { storeOutput, end } = groups
   const seen: string[] = []
   groups.storeOutput = async (output) => {
     seen.push(await liveTextOf(stage, output.claim.jobId))
     return storeOutput(output)
   }
-  try {
-    for (let jobs = 0; jobs < 5; jobs += 1) await runRoot(stage, 'hasty', 'go')
-  } finally {
-    groups.storeOutput = storeOutput
+  groups.end = async (ending) => {
+    seen.push(await liveTextOf(stage, ending.job.id))
+    return end(ending)
   }
-  expect(seen).toEqual(Array.from({ length: 5 }, () => 'first and last'))
+  try {
+    for (let jobs = 0; jobs < 5; jobs += 1) await runRoot(stage, 'hasty', 'look')
+  } finally {
+    Object.assign(groups, { storeOutput, end })
+  }
+  expect(seen).toEqual(Array.from({ length: 10 }, () => 'first and last'))
 })
 
 test('the stored message is what the frames build', async () => {

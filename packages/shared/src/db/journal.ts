@@ -166,40 +166,18 @@ function added(column: string): Prisma.Sql {
 
 /** `lock`: how a row that somebody else holds is treated. */
 async function storeGroup(db: Statements, outputs: readonly OutputToStore[], lock: Sql): Promise<StoredAnswer[]> {
-  const column = <T>(of: (output: ModelOutput) => T): T[] => outputs.map(({ output }) => of(output))
-  const counts = (of: (usage: Usage) => number | null) => column(({ usage }) => knownCount(of(usage)))
   const read = outputs.flatMap(({ claim, output }) => output.inboxSeqs.map((seq) => ({ seq, claim, output })))
   return db.$queryRaw<StoredAnswer[]>(sql`
-    with said as (
-      select * from unnest(
-        ${outputs.map(({ claim }) => claim.jobId)}::text[], ${outputs.map(({ claim }) => claim.token)}::text[],
-        ${column((output) => output.index)}::int[], ${column((output) => output.generation)}::int[],
-        ${column((output) => encodeStoredJson(output.parts))}::text[], ${column((output) => JSON.stringify(output.usage))}::text[],
-        ${column((output) => output.finishReason)}::text[], ${column((output) => output.elapsedMs / 1_000)}::float8[],
-        ${counts((usage) => usage.inputTokens)}::bigint[], ${counts((usage) => usage.outputTokens)}::bigint[],
-        ${counts((usage) => usage.reasoningTokens)}::bigint[], ${counts((usage) => usage.totalTokens)}::bigint[],
-        ${column((output) => knownCount(output.costMicroUsd))}::bigint[]
-      ) said ("jobId", "token", "index", "generation", "parts", "usage", "finishReason", "elapsedS",
-        "inputTokens", "outputTokens", "reasoningTokens", "totalTokens", "costMicroUsd")
-    ), free as (
+    with said as (select * from unnest(${outputArrays(outputs)}) said (${OUTPUT_COLUMNS})),
+    free as (
       select "id" from "offshoot"."AgentJob" where "id" in (select "jobId" from said) order by "id" ${lock}
     ), holder as (
-      update "offshoot"."AgentJob" job set "steps" = greatest("steps", said."index" + 1), "crashes" = 0, "stepRetries" = 0,
-        "journalFormat" = greatest("journalFormat", ${STORED_FORMAT}),
-        ${added('inputTokens')}, ${added('outputTokens')}, ${added('reasoningTokens')}, ${added('totalTokens')},
-        ${added('costMicroUsd')}, "reservedTokens" = 0, "reservedCostMicroUsd" = 0
+      update "offshoot"."AgentJob" job set ${COUNTED}
       from said, free
       where job."id" = said."jobId" and job."id" = free."id" and "claimToken" = said."token" and "state" = 'running'
       returning job."id", job."claimToken" as "token", job."abortRequestedAt" is not null as "abortRequested",
         job."steps", job."inputTokens", job."outputTokens", job."reasoningTokens", job."totalTokens"
-    ), step as (
-      insert into "offshoot"."AgentStep"
-        ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt")
-      select said."jobId", said."index", said."generation", ${STORED_FORMAT}, said."parts"::json, said."usage"::jsonb,
-        said."finishReason", clock_timestamp() - make_interval(secs => said."elapsedS"), clock_timestamp()
-      from said join holder on holder."token" = said."token"
-      on conflict ("jobId", "index") do nothing
-    ), read as (
+    ), step as (${stepsInsert({ messages: sql`null::json` })}), read as (
       update "offshoot"."InboxItem" item set "consumedAtStep" = read."index"
       from unnest(${read.map(({ seq }) => seq)}::bigint[], ${read.map(({ claim }) => claim.token)}::text[],
         ${read.map(({ output }) => output.index)}::int[]) read ("seq", "token", "index")
@@ -207,6 +185,42 @@ async function storeGroup(db: Statements, outputs: readonly OutputToStore[], loc
       where item."seq" = read."seq" and item."jobId" = holder."id"
     )
     select "token", "abortRequested", "steps", "inputTokens", "outputTokens", "reasoningTokens", "totalTokens" from holder`)
+}
+
+/** Outputs as arrays for an `unnest`, whose columns are `OUTPUT_COLUMNS`; the statements below call its rows `said`. */
+export function outputArrays(outputs: readonly OutputToStore[]): Sql {
+  const column = <T>(of: (output: ModelOutput) => T): T[] => outputs.map(({ output }) => of(output))
+  const counts = (of: (usage: Usage) => number | null) => column(({ usage }) => knownCount(of(usage)))
+  return sql`
+    ${outputs.map(({ claim }) => claim.jobId)}::text[], ${outputs.map(({ claim }) => claim.token)}::text[],
+    ${column((output) => output.index)}::int[], ${column((output) => output.generation)}::int[],
+    ${column((output) => encodeStoredJson(output.parts))}::text[], ${column((output) => JSON.stringify(output.usage))}::text[],
+    ${column((output) => output.finishReason)}::text[], ${column((output) => output.elapsedMs / 1_000)}::float8[],
+    ${counts((usage) => usage.inputTokens)}::bigint[], ${counts((usage) => usage.outputTokens)}::bigint[],
+    ${counts((usage) => usage.reasoningTokens)}::bigint[], ${counts((usage) => usage.totalTokens)}::bigint[],
+    ${column((output) => knownCount(output.costMicroUsd))}::bigint[]`
+}
+
+export const OUTPUT_COLUMNS = sql`"jobId", "token", "index", "generation", "modelOutput", "usage", "finishReason", "elapsedS",
+  "inputTokens", "outputTokens", "reasoningTokens", "totalTokens", "costMicroUsd"`
+
+/** Counts the output `said` in its `job`, once however often it is stored. */
+export const COUNTED = sql`
+  "steps" = greatest("steps", said."index" + 1), "crashes" = 0, "stepRetries" = 0,
+  "journalFormat" = greatest("journalFormat", ${STORED_FORMAT}),
+  ${added('inputTokens')}, ${added('outputTokens')}, ${added('reasoningTokens')}, ${added('totalTokens')},
+  ${added('costMicroUsd')}, "reservedTokens" = 0, "reservedCostMicroUsd" = 0`
+
+/** Inserts the steps of `said` whose claims are in `holder`. `messages`: what they add to the messages; null: not known yet. */
+export function stepsInsert({ messages }: { messages: Sql }): Sql {
+  return sql`
+    insert into "offshoot"."AgentStep"
+      ("jobId", "index", "generation", "format", "modelOutput", "usage", "finishReason", "startedAt", "finishedAt", "responseMessages")
+    select said."jobId", said."index", said."generation", ${STORED_FORMAT}, said."modelOutput"::json, said."usage"::jsonb,
+      said."finishReason", clock_timestamp() - make_interval(secs => said."elapsedS"), clock_timestamp(), ${messages}
+    from said join holder on holder."token" = said."token"
+    on conflict ("jobId", "index") do update set "responseMessages" = excluded."responseMessages"
+      where excluded."responseMessages" is not null`
 }
 
 /**

@@ -3,10 +3,11 @@
 import type { ModelMessage, UIMessage } from 'ai'
 import { jobUsage } from '../agent-views.ts'
 import type { Reason } from '../contracts/reason.ts'
+import { addUsage } from '../contracts/usage.ts'
 import type { Claim, ClaimedJob } from '../db/agent-jobs.ts'
 import { type Sql, sql } from '../db/database.ts'
 import { eventsInsert, type NewEvent } from '../db/events.ts'
-import type { Counters } from '../db/journal.ts'
+import { COUNTED, type Counters, type ModelOutput, OUTPUT_COLUMNS, outputArrays, stepsInsert } from '../db/journal.ts'
 import { type NewOutboxEntry, outboxInsert } from '../db/outbox.ts'
 import { encodeStoredJson, storedText } from '../db/stored-value.ts'
 import { freeTreesLock, type LockedTree, type TransactRuntime } from './transact.ts'
@@ -18,9 +19,9 @@ export interface CommonEnd {
   result: string
   /** The answer that the job leaves in its convo. */
   parts: UIMessage['parts']
-  /** Its last step, whose output is stored and which becomes whole with the end. */
-  lastStep: { index: number; messages: readonly ModelMessage[] }
-  /** What the job has cost, its last step included. */
+  /** Its last step, which is stored with the end: what the model said, and what that adds to the messages. */
+  lastStep: { output: ModelOutput; messages: readonly ModelMessage[] }
+  /** What the job had cost before it. */
   counters: Counters
   /** Viewers have not been sent the end of the last step: it comes with that of the job. */
   endsStep: boolean
@@ -58,11 +59,16 @@ export async function endTogether(
   const ended = ends.filter(({ claim }) => outboxIds.has(claim.token))
   metrics.countEvents(ended.map(endedEvent))
   outbox.dispatch(ended.map((end) => ({ ...endedEntry(end), id: outboxIds.get(end.claim.token) ?? 0n, attempts: 0 })))
-  return ends.map(({ claim, counters }) => (outboxIds.has(claim.token) ? { steps: counters.steps } : 'apart'))
+  return ends.map((end) => (outboxIds.has(end.claim.token) ? { steps: stepsOf(end) } : 'apart'))
 }
 
-function endedEvent({ job, reason, counters }: CommonEnd): NewEvent {
-  const data = { state: 'completed', reason, steps: counters.steps, generation: job.generation }
+function stepsOf({ lastStep }: CommonEnd): number {
+  return lastStep.output.index + 1
+}
+
+function endedEvent(end: CommonEnd): NewEvent {
+  const { job, reason } = end
+  const data = { state: 'completed', reason, steps: stepsOf(end), generation: job.generation }
   return { jobId: job.id, kind: 'ended', data }
 }
 
@@ -79,39 +85,35 @@ function endedEntry({ job, reason, endsStep }: CommonEnd): NewOutboxEntry {
 
 /** Its rows are the claims whose jobs it has ended, each with what is to be told. */
 function writeEnds(ends: readonly CommonEnd[]): Sql {
-  const usage = ends.map(({ job, counters }) => encodeStoredJson(jobUsage({ ...job, ...counters })))
-  const only = sql`"jobId" in (select "id" from ended)`
+  const usage = ends.map(({ job, counters, lastStep }) =>
+    encodeStoredJson(addUsage(jobUsage({ ...job, ...counters }), lastStep.output.usage)),
+  )
+  const only = sql`"jobId" in (select "id" from holder)`
   return sql`
-    with ending as (
+    with said as (
       select * from unnest(
-        ${ends.map(({ claim }) => claim.jobId)}::text[], ${ends.map(({ claim }) => claim.token)}::text[],
+        ${outputArrays(ends.map(({ claim, lastStep }) => ({ claim, output: lastStep.output })))},
+        ${ends.map(({ lastStep }) => encodeStoredJson(lastStep.messages))}::text[],
         ${ends.map(({ reason }) => reason)}::text[], ${ends.map(({ result }) => storedText(result))}::text[],
-        ${ends.map(({ parts }) => encodeStoredJson(parts))}::text[], ${usage}::text[],
-        ${ends.map(({ lastStep }) => lastStep.index)}::int[],
-        ${ends.map(({ lastStep }) => encodeStoredJson(lastStep.messages))}::text[]
-      ) ending ("jobId", "token", "reason", "result", "parts", "usage", "stepIndex", "stepMessages")
-    ), ended as (
+        ${ends.map(({ parts }) => encodeStoredJson(parts))}::text[], ${usage}::text[]
+      ) said (${OUTPUT_COLUMNS}, "messages", "reason", "result", "parts", "jobUsage")
+    ), holder as (
       update "offshoot"."AgentJob" job set
-        "state" = 'completed', "reason" = ending."reason", "result" = ending."result", "error" = null, "errorDetail" = null,
-        "partial" = false, "reservedTokens" = 0, "reservedCostMicroUsd" = 0, "waitingOn" = null, "waitUntil" = null,
-        "finishedAt" = clock_timestamp()
-      from ending
-      where job."id" = ending."jobId" and "claimToken" = ending."token" and "state" = 'running'
+        "state" = 'completed', "reason" = said."reason", "result" = said."result", "error" = null, "errorDetail" = null,
+        "partial" = false, "waitingOn" = null, "waitUntil" = null, "finishedAt" = clock_timestamp(), ${COUNTED}
+      from said
+      where job."id" = said."jobId" and "claimToken" = said."token" and "state" = 'running'
         and not exists (select 1 from "offshoot"."InboxItem" item where item."jobId" = job."id")
         and not exists (
           select 1 from "offshoot"."AgentJob" child
           where child."parentJobId" = job."id" and child."notifyParent" and child."state" in ('pending', 'running'))
       returning job."id", job."claimToken" as "token", job."convoId", job."ownerId"
-    ), step as (
-      update "offshoot"."AgentStep" step set "responseMessages" = ending."stepMessages"::json, "malformed" = false
-      from ending join ended on ended."token" = ending."token"
-      where step."jobId" = ending."jobId" and step."index" = ending."stepIndex"
-    ), answer as (
+    ), step as (${stepsInsert({ messages: sql`said."messages"::json` })}), answer as (
       insert into "offshoot"."AiMessage" ("id", "convoId", "ownerId", "seq", "role", "parts", "usage", "jobId")
-      select ended."id", ended."convoId", ended."ownerId",
-        (select coalesce(max("seq"), 0) + 1 from "offshoot"."AiMessage" known where known."convoId" = ended."convoId"),
-        'assistant', ending."parts"::json, ending."usage"::jsonb, ended."id"
-      from ended join ending on ending."token" = ended."token"
+      select holder."id", holder."convoId", holder."ownerId",
+        (select coalesce(max("seq"), 0) + 1 from "offshoot"."AiMessage" known where known."convoId" = holder."convoId"),
+        'assistant', said."parts"::json, said."jobUsage"::jsonb, holder."id"
+      from holder join said on said."token" = holder."token"
     ), history as (${eventsInsert(ends.map(endedEvent), only)}), told as (${outboxInsert(ends.map(endedEntry), only)})
-    select ended."token", told."id" as "outboxId" from ended join told on told."jobId" = ended."id"`
+    select holder."token", told."id" as "outboxId" from holder join told on told."jobId" = holder."id"`
 }
