@@ -1,7 +1,8 @@
 // How a completed job ends: with others in one commit where its end is the common one.
 import { storeModelOutput, storeWholeStep } from '@offshoot/shared/db/journal'
 import { mayEndTogether } from '@offshoot/shared/operations/end-together'
-import type { Attempt, EndedOutcome } from './run-agent.ts'
+import type { Attempt } from './run-agent.ts'
+import type { EndedOutcome } from './run-outcome.ts'
 
 /** The common end, written with those of other jobs; null: this job's end needs more, or the claim is gone. */
 export async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Promise<{ steps: number } | null> {

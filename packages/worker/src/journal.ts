@@ -13,14 +13,7 @@ import { costMicroUsd, type ModelPrice } from '@offshoot/shared/contracts/price'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { Database } from '@offshoot/shared/db/database'
 import { type EventKind, insertEventOnce } from '@offshoot/shared/db/events'
-import {
-  type Counters,
-  type ModelOutput,
-  type StoredInboxItem,
-  type StoredStep,
-  type StoredToolCall,
-  storeWholeStep,
-} from '@offshoot/shared/db/journal'
+import { type Counters, type StoredInboxItem, type StoredStep, type StoredToolCall } from '@offshoot/shared/db/journal'
 import type { Groups } from '@offshoot/shared/groups'
 import type { Logger } from '@offshoot/shared/logger'
 import type { MergeWindow } from '@offshoot/shared/merge-window'
@@ -32,6 +25,7 @@ import { type BegunCall, callModelWithRetries } from './model-retries.ts'
 import { createPersist, untilPostgresAnswers } from './persist.ts'
 import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
 import type { StopSwitch } from './run-stop.ts'
+import { createStepStore, type StepStore } from './step-store.ts'
 import { toolCallOf, withToolCall } from './tool-call-context.ts'
 
 /** Ends that are answers, and are therefore stored. After any other the step counts as not made. */
@@ -45,8 +39,8 @@ export interface JournalOptions {
   generation: number
   stopSwitch: StopSwitch
   cutCalls: CutCalls
-  /** How long a model call may take to its first output. */
-  firstChunkMs: number
+  /** How long a model call may take to its first output, and between any two pieces of it. */
+  limits: { firstChunkMs: number; chunkMs: number }
   /** `integration:modelName` */
   modelId: string
   metrics: Metrics
@@ -70,25 +64,12 @@ export interface CurrentStep {
   playback?: { step: StoredStep; toolCalls: readonly StoredToolCall[] }
 }
 
-export interface Journal {
+export interface Journal extends Pick<StepStore, 'held' | 'storeHeld' | 'storeWhole'> {
   begin(step: CurrentStep): void
   /** The number of the step that runs now. */
   stepIndex(): number
   middleware: LanguageModelMiddleware
   wrapTools(tools: ToolSet): ToolSet
-  /** The whole output of the last step, while it is not stored. */
-  held(): ModelOutput | undefined
-  /** Stores what is held of a run that was stopped: it is paid for. False: it could not be. */
-  storeHeld(): Promise<boolean>
-  /**
-   * Stores a step as whole, with its output where that is held. `malformed`: it called tools, and every call was malformed. Answers whether the inbox has
-   * unread items.
-   */
-  storeWhole(
-    index: number,
-    messages: NonNullable<StoredStep['responseMessages']>,
-    malformed?: boolean,
-  ): Promise<boolean>
   /** Adds a line to the job's history, once for the whole job. */
   recordOnce(kind: EventKind, data: Record<string, unknown>): Promise<void>
   /** True when the call streams values, which viewers should see. */
@@ -96,12 +77,12 @@ export interface Journal {
 }
 
 export function createJournal(options: JournalOptions): Journal {
-  const { database, groups, claim, generation, stopSwitch, firstChunkMs, metrics, logger, cutCalls } = options
+  const { database, claim, generation, stopSwitch, metrics, logger, cutCalls } = options
   const modelMetrics = metrics.ofModel(options.modelId)
   const persist = createPersist({ stopSwitch, logger, jobId: claim.jobId })
+  const stepStore = createStepStore({ ...options, persist })
   const streaming = new Set<string>()
   let current: CurrentStep = { index: 0, inbox: [] }
-  let held: ModelOutput | undefined
   const tools = {
     database,
     claim,
@@ -119,39 +100,14 @@ export function createJournal(options: JournalOptions): Journal {
     return toolCallOf({ jobId: claim.jobId, index, generation: playback?.step.generation ?? generation }, toolCallId)
   }
 
-  async function storeOutput(output: ModelOutput): Promise<boolean> {
-    let counters: Counters | null = null
-    const stored = await persist(async () => {
-      const answer = await groups.storeOutput({ claim, output })
-      ;({ counters } = answer)
-      return answer
-    })
-    options.onStored(counters)
-    return stored
-  }
-
-  function heldIsStored(): void {
-    held = undefined
-    cutCalls.heldStored()
-  }
-
   return {
+    held: stepStore.held,
+    storeHeld: stepStore.storeHeld,
+    storeWhole: stepStore.storeWhole,
     begin(step) {
       current = step
     },
     stepIndex: () => current.index,
-    held: () => held,
-    async storeHeld() {
-      if (held === undefined) return true
-      try {
-        const answer = await groups.storeOutput({ claim, output: held })
-        if (answer.held) heldIsStored()
-        return answer.held
-      } catch (error) {
-        logger.warn({ jobId: claim.jobId, error }, 'the output of a run that was stopped could not be stored')
-        return false
-      }
-    },
     middleware: {
       specificationVersion: 'v4',
       async wrapStream({ model, params }) {
@@ -163,19 +119,12 @@ export function createJournal(options: JournalOptions): Journal {
         const doStream = meter.counting((abortSignal) => model.doStream({ ...params, abortSignal }))
         const { begun, rest, ...result } = await callModelWithRetries(doStream, {
           signal: params.abortSignal ?? stopSwitch.signal,
-          firstChunkMs,
+          firstChunkMs: options.limits.firstChunkMs,
           metrics: modelMetrics,
           logger,
           jobId: claim.jobId,
         })
-        const call = {
-          step,
-          startedAt,
-          meter,
-          modelMetrics,
-          storeOutput,
-          hold: (output: ModelOutput) => (held = output),
-        }
+        const call = { step, startedAt, meter, modelMetrics, stepStore }
         return { ...result, stream: recordOutput(options, call, { begun, rest }) }
       },
     },
@@ -187,16 +136,6 @@ export function createJournal(options: JournalOptions): Journal {
           journaledTool(tools, name, withToolCall(tool as Tool, callUnderWay)),
         ]),
       ),
-    async storeWhole(index, messages, malformed) {
-      if (held !== undefined && (await storeOutput(held))) heldIsStored()
-      let unread = false
-      await persist(async () => {
-        const answer = await storeWholeStep(database.direct, claim, index, messages, malformed)
-        ;({ unread } = answer)
-        return answer
-      })
-      return unread
-    },
     recordOnce: (kind, data) =>
       untilPostgresAnswers(() => insertEventOnce(database, { jobId: claim.jobId, kind, data }), {
         stopSwitch,
@@ -212,14 +151,13 @@ interface RecordedCall {
   startedAt: number
   meter: CallMeter
   modelMetrics: ModelMetrics
-  storeOutput(output: ModelOutput): Promise<boolean>
-  hold(output: ModelOutput): void
+  stepStore: StepStore
 }
 
 /** Lets parts through, deltas joined. The whole output is stored before its `finish` where tools run then, else held. */
 function recordOutput(
-  { generation, price, mergeWindow, beforeStore }: JournalOptions,
-  { step, startedAt, meter, modelMetrics, storeOutput, hold }: RecordedCall,
+  { generation, price, limits, mergeWindow, beforeStore }: JournalOptions,
+  { step, startedAt, meter, modelMetrics, stepStore }: RecordedCall,
   source: Pick<BegunCall, 'begun' | 'rest'>,
 ): ReadableStream<LanguageModelV4StreamPart> {
   const recorder = createOutputRecorder()
@@ -247,12 +185,12 @@ function recordOutput(
     }
     if (!output.parts.some(({ type }) => type === 'tool-call')) {
       meter.held()
-      hold(output)
+      stepStore.hold(output)
       return
     }
     await beforeStore()
-    if (await storeOutput(output)) meter.stored()
+    if (await stepStore.storeOutput(output)) meter.stored()
   }
 
-  return mergedParts(source, { window: mergeWindow, onDelta: record, onPart: keepAtFinish })
+  return mergedParts(source, { window: mergeWindow, chunkMs: limits.chunkMs, onDelta: record, onPart: keepAtFinish })
 }

@@ -1,7 +1,7 @@
 import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { createMergeWindow } from '@offshoot/shared/merge-window'
-import { mergedParts } from './merged-parts.ts'
+import { mergedParts, type MergeOptions } from './merged-parts.ts'
 
 type Part = LanguageModelV4StreamPart
 
@@ -11,6 +11,14 @@ afterEach(() => void vi.useRealTimers())
 const text = (delta: string, id = 'a'): Part => ({ type: 'text-delta', id, delta })
 const start: Part = { type: 'text-start', id: 'a' }
 const end: Part = { type: 'text-end', id: 'a' }
+const finish: Part = {
+  type: 'finish',
+  finishReason: { unified: 'stop', raw: 'stop' },
+  usage: {
+    inputTokens: { total: 1, noCache: 1, cacheRead: 0, cacheWrite: 0 },
+    outputTokens: { total: 1, text: 1, reasoning: 0 },
+  },
+}
 
 /** As whoever records a text reads it. */
 const readText = ({ delta }: { delta: string }) => void delta.trimEnd()
@@ -18,7 +26,10 @@ const readText = ({ delta }: { delta: string }) => void delta.trimEnd()
 const soon = () => vi.advanceTimersByTimeAsync(0)
 
 /** A merged stream whose source the test feeds, and what has come of it. */
-function open(onPart: (part: Part) => Promise<void> = async () => undefined) {
+function open({
+  onPart = async () => undefined,
+  chunkMs = 60_000,
+}: Partial<Pick<MergeOptions, 'onPart' | 'chunkMs'>> = {}) {
   let source: ReadableStreamDefaultController<Part> | undefined
   const cancelled: unknown[] = []
   const stream = new ReadableStream<Part>({
@@ -29,7 +40,7 @@ function open(onPart: (part: Part) => Promise<void> = async () => undefined) {
   const deltas: Part[] = []
   const merged = mergedParts(
     { begun: [], rest: stream.getReader() },
-    { window, onDelta: (part) => deltas.push(part), onPart },
+    { window, chunkMs, onDelta: (part) => deltas.push(part), onPart },
   )
   const reader = merged.getReader()
   const got: Part[] = []
@@ -87,7 +98,9 @@ test('texts of different ids, and deltas with metadata of their own, are not joi
 
 test('a part is waited for before it goes on; the window grows with the streams of a process', async () => {
   const stored = Promise.withResolvers<void>()
-  const { feed, got, window } = open(async (part) => (part.type === 'text-end' ? stored.promise : undefined))
+  const { feed, got, window } = open({
+    onPart: async (part) => (part.type === 'text-end' ? stored.promise : undefined),
+  })
   await feed(text('a'), end)
   expect(got).toEqual([text('a')])
   stored.resolve()
@@ -132,7 +145,7 @@ test('a delta that is none fails its stream also when a timer comes upon it, and
   const onDelta = ({ delta }: { delta: string }) => void (characters += delta.length)
   const merged = mergedParts(
     { begun: [], rest: source.getReader() },
-    { window, onDelta, onPart: async () => undefined },
+    { window, chunkMs: 60_000, onDelta, onPart: async () => undefined },
   )
   const reader = merged.getReader()
   expect([(await reader.read()).value, (await reader.read()).value]).toEqual([start, text('one')])
@@ -155,7 +168,7 @@ test('a source that breaks behind a delta that is none fails the stream with its
   const window = createMergeWindow({ chunkMs: 60_000 })
   const merged = mergedParts(
     { begun: [], rest: source.getReader() },
-    { window, onDelta: readText, onPart: async () => undefined },
+    { window, chunkMs: 60_000, onDelta: readText, onPart: async () => undefined },
   )
   const reader = merged.getReader()
   expect((await reader.read()).value).toEqual(text('one'))
@@ -164,4 +177,30 @@ test('a source that breaks behind a delta that is none fails the stream with its
   broken.resolve()
   await vi.advanceTimersByTimeAsync(1)
   expect(await failed).toEqual(new Error('reset'))
+})
+
+test('a source that is silent for longer than it may, or says only what is no output, fails after what it had said', async () => {
+  const { feed, got, failed, cancelled } = open({ chunkMs: 1_000 })
+  const ping: Part = { type: 'raw', rawValue: 'ping' }
+  await feed(text('a'), text('b'))
+  await vi.advanceTimersByTimeAsync(900)
+  await feed(text('c'))
+  await vi.advanceTimersByTimeAsync(900)
+  await feed(ping)
+  expect(failed()).toBeUndefined()
+  await vi.advanceTimersByTimeAsync(101)
+  expect(got).toEqual([text('a'), text('b'), text('c'), ping])
+  expect(failed()).toMatchObject({ message: 'Chunk timeout of 1000ms exceeded' })
+  expect(cancelled).toHaveLength(1)
+})
+
+test('how long a whole output takes to be stored is no silence', async () => {
+  const stored = Promise.withResolvers<void>()
+  const { feed, got, failed } = open({ chunkMs: 1_000, onPart: () => stored.promise })
+  await feed(finish)
+  await vi.advanceTimersByTimeAsync(5_000)
+  expect([got, failed()]).toEqual([[], undefined])
+  stored.resolve()
+  await vi.advanceTimersByTimeAsync(1)
+  expect(got).toEqual([finish])
 })

@@ -3,32 +3,46 @@
 // at once, so that viewers see a text begin when it begins.
 import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import type { MergeWindow } from '@offshoot/shared/merge-window'
+import { NO_OUTPUT } from './model-retries.ts'
+import { createSilenceLimit, type SilenceLimit } from './silence-limit.ts'
 
 type Part = LanguageModelV4StreamPart
 type Delta = Extract<Part, { type: 'text-delta' | 'reasoning-delta' | 'tool-input-delta' }>
 
+/** What has begun, and the rest of it. */
+export interface PartSource {
+  begun: readonly Part[]
+  rest: ReadableStreamDefaultReader<Part>
+}
+
+export interface MergeOptions {
+  window: MergeWindow
+  /** How long the source may be silent before its `finish`, in milliseconds. */
+  chunkMs: number
+  onDelta: (part: Delta) => void
+  onPart: (part: Part) => Promise<void>
+}
+
 /**
- * What has begun and the rest of it, with fewer parts. Each is told before it goes on, in order: a delta to `onDelta`, any
- * other to `onPart`, which is waited for.
+ * The source's parts, fewer of them. Each is told before it goes on, in order: a delta to `onDelta`, any
+ * other to `onPart`, which is waited for. Fails when the source is silent for longer than it may.
  */
 export function mergedParts(
-  { begun, rest }: { begun: readonly Part[]; rest: ReadableStreamDefaultReader<Part> },
-  {
-    window,
-    onDelta,
-    onPart,
-  }: { window: MergeWindow; onDelta: (part: Delta) => void; onPart: (part: Part) => Promise<void> },
+  source: PartSource,
+  { window, chunkMs, onDelta, onPart }: MergeOptions,
 ): ReadableStream<Part> {
-  let collected: { part: Delta; text: string[] } | undefined
+  const collected = createCollected()
   let sentAt = -Infinity
   let scheduled = false
   let closed = false
   const close = window.open()
+  let silence: SilenceLimit | undefined
 
   function end(): void {
     if (!closed) close()
+    silence?.stop()
     closed = true
-    collected = undefined
+    collected.takeOut()
   }
 
   function send(controller: ReadableStreamDefaultController<Part>, part: Delta): void {
@@ -39,10 +53,8 @@ export function mergedParts(
   }
 
   function flush(controller: ReadableStreamDefaultController<Part>): void {
-    if (collected === undefined) return
-    const { part, text } = collected
-    collected = undefined
-    send(controller, text.length === 1 ? part : { ...part, delta: text.join('') })
+    const part = collected.takeOut()
+    if (part !== undefined) send(controller, part)
   }
 
   /** Ends the run's stream, after what was collected: a part that is not what it should be fails its own run alone. */
@@ -54,17 +66,17 @@ export function mergedParts(
       // The stream fails anyway, with the error that came first.
     }
     end()
-    rest.cancel(error).catch(() => undefined)
+    source.rest.cancel(error).catch(() => undefined)
     // An error throws away what has not been read yet.
     setImmediate(() => controller.error(error))
   }
 
   function take(controller: ReadableStreamDefaultController<Part>, part: Delta): void {
-    if (collected !== undefined && (!isSameText(collected.part, part) || part.providerMetadata !== undefined))
+    if (!collected.join(part)) {
       flush(controller)
-    if (collected !== undefined) collected.text.push(part.delta)
-    else if (performance.now() - sentAt >= window.ms()) return send(controller, part)
-    else collected = { part, text: [part.delta] }
+      if (performance.now() - sentAt >= window.ms()) return send(controller, part)
+      collected.begin(part)
+    }
     if (scheduled) return
     scheduled = true
     window.schedule(sentAt, () => {
@@ -78,23 +90,26 @@ export function mergedParts(
     })
   }
 
-  async function pass(controller: ReadableStreamDefaultController<Part>, part: Part): Promise<void> {
-    if (isDelta(part)) return take(controller, part)
+  /** Resolves when the part has gone on; one that may wait for more like it is not waited for. */
+  function pass(controller: ReadableStreamDefaultController<Part>, part: Part): Promise<void> | undefined {
+    if (!NO_OUTPUT.has(part.type)) silence?.heard()
+    if (!isDelta(part)) return passAlone(controller, part)
+    take(controller, part)
+    return undefined
+  }
+
+  async function passAlone(controller: ReadableStreamDefaultController<Part>, part: Part): Promise<void> {
     flush(controller)
+    // The source has said all: how long it takes to be stored is not its silence.
+    if (part.type === 'finish') silence?.stop()
     await onPart(part)
     if (!closed) controller.enqueue(part)
   }
 
   async function passAll(controller: ReadableStreamDefaultController<Part>): Promise<void> {
     try {
-      for (const part of begun) await pass(controller, part)
-      for (;;) {
-        const { done, value } = await rest.read()
-        if (closed) return
-        if (done) break
-        if (isDelta(value)) take(controller, value)
-        else await pass(controller, value)
-      }
+      await readAll(source, (part) => (closed ? 'stop' : pass(controller, part)))
+      if (closed) return
       flush(controller)
       end()
       controller.close()
@@ -104,12 +119,53 @@ export function mergedParts(
   }
 
   return new ReadableStream<Part>({
-    start: (controller) => void passAll(controller),
+    start(controller) {
+      const late = () => fail(controller, new DOMException(`Chunk timeout of ${chunkMs}ms exceeded`, 'TimeoutError'))
+      silence = createSilenceLimit(chunkMs, late)
+      void passAll(controller)
+    },
     async cancel(reason) {
       end()
-      await rest.cancel(reason)
+      await source.rest.cancel(reason)
     },
   })
+}
+
+/** Gives each part to `take` until it says stop, waiting where it wants that. */
+async function readAll(
+  { begun, rest }: PartSource,
+  take: (part: Part) => Promise<void> | 'stop' | undefined,
+): Promise<void> {
+  for (const part of begun) await take(part)
+  for (;;) {
+    const { done, value } = await rest.read()
+    if (done) return
+    const taken = take(value)
+    if (taken === 'stop') return
+    if (taken !== undefined) await taken
+  }
+}
+
+/** The deltas of one text that wait to go on as one. */
+function createCollected() {
+  let waiting: { part: Delta; text: string[] } | undefined
+  return {
+    /** False: it is of another text, or has something of its own. */
+    join(part: Delta): boolean {
+      if (waiting === undefined || !isSameText(waiting.part, part) || part.providerMetadata !== undefined) return false
+      waiting.text.push(part.delta)
+      return true
+    },
+    begin(part: Delta): void {
+      waiting = { part, text: [part.delta] }
+    },
+    takeOut(): Delta | undefined {
+      if (waiting === undefined) return undefined
+      const { part, text } = waiting
+      waiting = undefined
+      return text.length === 1 ? part : { ...part, delta: text.join('') }
+    },
+  }
 }
 
 function isDelta(part: Part): part is Delta {

@@ -50,7 +50,6 @@ export async function callModelWithRetries(
   }
 }
 
-/** The SDK's own limit begins only when `doStream` has answered, which is after the first output here. */
 async function callModelOnce(
   doStream: (signal: AbortSignal) => PromiseLike<LanguageModelV4StreamResult>,
   { signal, firstChunkMs, metrics }: CallOptions,
@@ -87,11 +86,12 @@ async function untilFirstOutput(
       throw value.error
     }
     seen.push(value)
-    if (!BEFORE_OUTPUT.has(value.type)) return seen
+    if (!NO_OUTPUT.has(value.type)) return seen
   }
 }
 
-const BEFORE_OUTPUT: ReadonlySet<LanguageModelV4StreamPart['type']> = new Set([
+/** Parts that are no output: a model that sends only them is silent. */
+export const NO_OUTPUT: ReadonlySet<LanguageModelV4StreamPart['type']> = new Set([
   'stream-start',
   'response-metadata',
   'ping',

@@ -78,12 +78,8 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     providerOptions: agent.providerOptions,
     maxRetries: 0,
     abortSignal: AbortSignal.any([stopSwitch.signal, broken.signal]),
-    timeout: {
-      firstChunkMs: config.MODEL_FIRST_CHUNK_MS,
-      chunkMs: config.MODEL_CHUNK_MS,
-      stepMs: config.MODEL_STEP_MS,
-      toolMs: config.TOOL_TIMEOUT_MS,
-    },
+    // A model's silence is the journal's to limit: here its last chunk would seem to take as long as it takes to be stored.
+    timeout: { stepMs: config.MODEL_STEP_MS, toolMs: config.TOOL_TIMEOUT_MS },
     stopWhen: [isStepCount(state.maxSteps - firstIndex), ({ steps: made }) => endsMalformed(stepsSoFar(made))],
     onStepEnd: (step) => void finished.push(step),
     onError: () => undefined,

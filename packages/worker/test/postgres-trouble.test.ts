@@ -6,6 +6,8 @@ import { callsTool, type RawModel, says, startRawModel } from '@offshoot/testing
 import { waitUntil } from '@offshoot/testing/wait-until'
 import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
 
+const CHUNK_MS = '500'
+
 let raw: RawModel
 let stage: WorkerStage
 /** What the tool `act` does while it runs, before it answers. */
@@ -14,7 +16,7 @@ let duringTool: () => Promise<void> = async () => undefined
 beforeAll(async () => {
   raw = await startRawModel()
   stage = await openWorkerStage(raw.baseUrl, {
-    environment: { LOG_LEVEL: 'silent' },
+    environment: { LOG_LEVEL: 'silent', MODEL_CHUNK_MS: CHUNK_MS },
     extensions: {
       tools: [
         {
@@ -162,4 +164,27 @@ test('a session that Postgres cuts while the inbox is read fails no job and repe
   await locking
   expect(await running).toMatchObject({ state: 'completed', result: 'read', steps: 2, attempt: 1 })
   expect(raw.requests('read my inbox')).toHaveLength(2)
+})
+
+test('LOSS-1: a Postgres that takes an output long after the model has said it makes no silent model of it', async () => {
+  raw.answer('be patient', callsTool('act', {}), says('patient'))
+  const { database } = stage.runtime
+  const isWaitedFor = async () => {
+    const rows = await database.$queryRaw<{ n: bigint }[]>`
+      select count(*) as n from pg_locks where not granted and relation = '"offshoot"."AgentStep"'::regclass`
+    return rows[0]?.n === 1n
+  }
+  let job: Promise<unknown> | undefined
+  await database.$transaction(
+    async (tx) => {
+      await tx.$executeRawUnsafe('lock table "offshoot"."AgentStep" in exclusive mode')
+      job = runRoot(stage, 'bot', 'be patient')
+      await waitUntil(isWaitedFor)
+      const before = performance.now()
+      await waitUntil(() => performance.now() - before > 2 * Number(CHUNK_MS))
+    },
+    { timeout: 10_000 },
+  )
+  expect(await job).toMatchObject({ state: 'completed', result: 'patient', steps: 2, attempt: 1 })
+  expect(raw.requests('be patient')).toHaveLength(2)
 })

@@ -83,7 +83,7 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
     generation: 1,
     stopSwitch,
     cutCalls: createCutCalls(),
-    firstChunkMs: 1_000,
+    limits: { firstChunkMs: 1_000, chunkMs: 1_000 },
     logger: Object.assign(Object.create(runtime.logger), { info: (...line: unknown[]) => void log.push(line) }),
     beforeCall: async () => undefined,
     beforeTool: async () => undefined,
