@@ -20,7 +20,9 @@ function hears(name: string): () => never {
 beforeAll(async () => {
   registerTelemetry({ onEnd: hears('end'), onError: hears('error'), onAbort: hears('abort') })
   raw = await startRawModel()
-  stage = await openWorkerStage(raw.baseUrl, { environment: { LOG_LEVEL: 'silent', MODEL_CHUNK_MS: '300' } })
+  stage = await openWorkerStage(raw.baseUrl, {
+    environment: { LOG_LEVEL: 'silent', MODEL_CHUNK_MS: '300', MODEL_STEP_MS: '1500' },
+  })
   await stage.putBot('bot')
 })
 
@@ -33,10 +35,17 @@ afterAll(async () => {
   await raw.stop()
 })
 
+/** Says more and more. */
+function tick(reply: RawReply): void {
+  const timer = setInterval(() => reply.text('!'), 50)
+  void reply.closed.then(() => clearInterval(timer))
+}
+
 /** What the model does after half an answer; what the SDK then calls; what the job must become. */
 const cases: [string, (reply: RawReply) => void, string, string][] = [
   ['a body without a finish, which is told as an end,', (reply) => reply.end(), 'end', 'upstream_disconnect'],
-  ['a limit, which is told as an abort,', () => undefined, 'abort', 'timeout_chunk'],
+  ['a limit of the SDK, which is told as an abort,', tick, 'abort', 'timeout_step'],
+  ['silence', () => undefined, 'error', 'timeout_chunk'],
   [
     'an error event, which is told as an abort,',
     (reply) => reply.event({ type: 'error', sequence_number: 9, code: 'server_error', message: 'no', param: null }),
@@ -56,7 +65,12 @@ test.each(cases)('STATE-13: %s ends the job by its own rules, once', async (what
   const { id } = await spawnRoot(stage, 'bot', what)
   await untilLiveText(stage, id, 'Half an ans')
   arrived.resolve()
-  expect(await endOf(stage, id)).toMatchObject({ state: 'failed', result: 'Half an ans', reason, partial: true })
+  expect(await endOf(stage, id)).toMatchObject({
+    state: 'failed',
+    result: expect.stringMatching(/^Half an ans!*$/),
+    reason,
+    partial: true,
+  })
   await expect.poll(() => heard).toEqual([said])
   expect(await eventsOf(stage, id)).toEqual(['spawned', 'ended'])
 })
