@@ -4,7 +4,8 @@ import {
   isStepCount,
   type ModelMessage,
   type StepResult,
-  streamText,
+  // The same engine, for one reader: it keeps no copy of the stream for others.
+  experimental_streamTextLowMemory as streamText,
   type TextStreamPart,
   toUIMessageChunk,
   type ToolSet,
