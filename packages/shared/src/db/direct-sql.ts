@@ -1,5 +1,6 @@
 // Statements on pg itself, for the few that every job makes: prepared once a session, and without the client of Prisma
 // around them, which costs several times what the statement does. Everything else goes through Prisma.
+import type { Socket } from 'node:net'
 import { Pool, type PoolClient, type QueryResult, TypeOverrides } from 'pg'
 import type { Sql } from './database.ts'
 import { isStalePlan } from './database-errors.ts'
@@ -41,9 +42,9 @@ export function openDirectSql(pool: Pool): DirectSql {
       try {
         const statements = statementsOn(client)
         // Sent together: a statement that fails makes of the commit a rollback.
-        const [, locked] = await Promise.all([client.query('begin'), statements.$queryRaw<Locked[]>(lock)])
+        const [, locked] = await inOnePiece(client, () => [client.query('begin'), statements.$queryRaw<Locked[]>(lock)])
         const second = write(locked)
-        const [written] = await Promise.all([
+        const [written] = await inOnePiece(client, () => [
           second === undefined ? [] : statements.$queryRaw<Written[]>(second),
           client.query('commit'),
         ])
@@ -55,6 +56,21 @@ export function openDirectSql(pool: Pool): DirectSql {
         client.release(broken)
       }
     },
+  }
+}
+
+/** Sends several statements as one piece of the network's. */
+function inOnePiece<const Sent extends readonly unknown[]>(
+  client: PoolClient,
+  send: () => Sent,
+): Promise<{ -readonly [At in keyof Sent]: Awaited<Sent[At]> }> {
+  // The types of pg do not tell of its connection.
+  const { stream } = (client as PoolClient & { connection: { stream: Socket } }).connection
+  stream.cork()
+  try {
+    return Promise.all(send())
+  } finally {
+    stream.uncork()
   }
 }
 
