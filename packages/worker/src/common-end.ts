@@ -2,7 +2,7 @@
 import { storeModelOutput, storeWholeStep } from '@offshoot/shared/db/journal'
 import { mayEndTogether } from '@offshoot/shared/operations/end-together'
 import type { Attempt } from './run-agent.ts'
-import type { EndedOutcome } from './run-outcome.ts'
+import { abortedWith, type EndedOutcome } from './run-outcome.ts'
 
 /** The common end, written with those of other jobs; null: this job's end needs more, or the claim is gone. */
 export async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Promise<{ steps: number } | null> {
@@ -21,7 +21,7 @@ export async function endWithOthers(attempt: Attempt, outcome: EndedOutcome): Pr
   return end
 }
 
-/** Any other end: the last step is stored before it. */
+/** Any other end: the last step is stored before it. Where somebody wants the job's end by then, it is an abort. */
 export async function storeLastStep(
   { runtime: { database }, claim, cutCalls }: Attempt,
   outcome: EndedOutcome,
@@ -30,6 +30,6 @@ export async function storeLastStep(
   if (lastStep === undefined) return outcome
   const { index, messages, malformed, output } = lastStep
   if (output !== undefined && (await storeModelOutput(database.direct, claim, output)).held) cutCalls.heldStored()
-  await storeWholeStep(database.direct, claim, index, messages, malformed)
-  return rest
+  const { abortRequested } = await storeWholeStep(database.direct, claim, index, messages, malformed)
+  return abortRequested ? abortedWith(rest.ending.result) : rest
 }

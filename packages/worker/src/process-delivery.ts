@@ -218,8 +218,10 @@ async function writeOutcome(
   }
   await attempt.live.flush()
   switch (outcome.kind) {
-    case 'completed':
-      return writeReturn(attempt, await storeLastStep(attempt, outcome))
+    case 'completed': {
+      const stored = await storeLastStep(attempt, outcome)
+      return stored.kind === 'aborted' ? writeAbort(attempt, stored) : writeReturn(attempt, stored)
+    }
     case 'failed':
       return writeEnd(attempt, outcome)
     case 'aborted':

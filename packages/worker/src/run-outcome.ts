@@ -136,6 +136,13 @@ export function failedOutcome({ runtime, job, msLeft }: Attempt, state: RunState
   return ended(state, { state: 'failed', reason, ...partialResult(state), error: sentence, errorDetail: detail })
 }
 
+/** A run that is complete, whose job somebody wanted to end before it was stored. */
+export function abortedWith(result: string | null): EndedOutcome {
+  const { sentence: error } = REASONS.aborted_by_user
+  const ending: Ending = { state: 'aborted', reason: 'aborted_by_user', result, partial: result !== null, error }
+  return { kind: 'aborted', ending, message: { cutText: '' } }
+}
+
 /** What there is when a run ends early: the text of the cut step, else that of the last whole one. */
 function partialResult(state: RunState): { result: string | null; partial: boolean } {
   const cut = state.cutText()

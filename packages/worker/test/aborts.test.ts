@@ -225,6 +225,38 @@ test('STUCK-4: an abort whose signal is lost stops the job at the next heartbeat
   }
 })
 
+test.each([
+  ['a root', {}],
+  ['a job whose end is told by an event', { completionEvent: { name: 'told' } }],
+])(
+  'STATE-2: an abort that is stored before the model’s last word makes %s no completed one, though its signal is lost',
+  async (which, more) => {
+    const deaf = await openTestStage({ environment: { DATABASE_URL: stage.config.DATABASE_URL } })
+    try {
+      const spawned = Promise.withResolvers<string>()
+      raw.answer(`wait for it, ${which}`, async (reply) => {
+        const job = await readJob(stage, await spawned.promise)
+        await requestAbort(deaf.runtime, job, { by: 'alice', reason: 'aborted_by_user', text: null })
+        reply.text('all of it')
+        reply.finish()
+      })
+      const { id } = await spawnRoot(stage, 'bot', `wait for it, ${which}`, more)
+      spawned.resolve(id)
+      const aborted = {
+        state: 'aborted',
+        reason: 'aborted_by_user',
+        result: 'all of it',
+        partial: true,
+        totalTokens: 15n,
+      }
+      expect(await endOf(stage, id)).toMatchObject(aborted)
+      expect(await answerOf(stage, id)).toMatchObject([{ type: 'step-start' }, { type: 'text', text: 'all of it' }])
+    } finally {
+      await deaf.close()
+    }
+  },
+)
+
 test('STUCK-5: a job that is aborted while it is picked up stays aborted', async () => {
   raw.answer('pick me up', says('done'))
   const ends = await Promise.all(

@@ -103,6 +103,7 @@ function writeEnds(ends: readonly CommonEnd[]): Sql {
         "partial" = false, "waitingOn" = null, "waitUntil" = null, "finishedAt" = clock_timestamp(), ${COUNTED}
       from said
       where job."id" = said."jobId" and "claimToken" = said."token" and "state" = 'running'
+        and "abortRequestedAt" is null
         and not exists (select 1 from "offshoot"."InboxItem" item where item."jobId" = job."id")
         and not exists (
           select 1 from "offshoot"."AgentJob" child
