@@ -21,6 +21,8 @@ export interface RawReply {
   finish(how?: { incomplete?: 'max_output_tokens' | 'content_filter'; usage?: { input: number; output: number } }): void
   /** Sends one event of the protocol. */
   event(event: { type: string } & Record<string, unknown>): void
+  /** Sends an SSE comment, as providers and proxies do to keep a connection open: it carries no event. */
+  comment(text: string): void
   /** Ends the body cleanly, with nothing that says so. */
   end(): void
   /** Cuts the connection with a TCP reset. */
@@ -127,14 +129,18 @@ function createReply(response: ServerResponse, request: RawRequest): RawReply {
   let items = 0
   let openText: { id: string; text: string } | undefined
 
-  function event(data: { type: string } & Record<string, unknown>): void {
+  function write(lines: string): void {
     if (!started) {
       started = true
       response.writeHead(200, { 'content-type': 'text/event-stream' })
       const created = { id: 'resp_1', created_at: 1_764_500_000, model: 'raw', service_tier: null }
       event({ type: 'response.created', response: created })
     }
-    if (!response.writableEnded) response.write(`event: ${data.type}\ndata: ${JSON.stringify(data)}\n\n`)
+    if (!response.writableEnded) response.write(`${lines}\n\n`)
+  }
+
+  function event(data: { type: string } & Record<string, unknown>): void {
+    write(`event: ${data.type}\ndata: ${JSON.stringify(data)}`)
   }
 
   function closeText(): void {
@@ -145,6 +151,7 @@ function createReply(response: ServerResponse, request: RawRequest): RawReply {
 
   return {
     event,
+    comment: (text) => write(`: ${text}`),
     text(delta) {
       if (openText === undefined) {
         openText = { id: `msg_${items}`, text: '' }

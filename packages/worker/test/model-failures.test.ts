@@ -16,6 +16,8 @@ import { waitUntil } from '@offshoot/testing/wait-until'
 import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
 
 const FIRST_CHUNK_MS = 400
+const CHUNK_MS = 1_000
+const STEP_MS = 8_000
 
 let raw: RawModel
 let stage: WorkerStage
@@ -23,7 +25,11 @@ let stage: WorkerStage
 beforeAll(async () => {
   raw = await startRawModel()
   stage = await openWorkerStage(raw.baseUrl, {
-    environment: { MODEL_FIRST_CHUNK_MS: String(FIRST_CHUNK_MS), MODEL_CHUNK_MS: '1000', MODEL_STEP_MS: '8000' },
+    environment: {
+      MODEL_FIRST_CHUNK_MS: String(FIRST_CHUNK_MS),
+      MODEL_CHUNK_MS: String(CHUNK_MS),
+      MODEL_STEP_MS: String(STEP_MS),
+    },
   })
   await stage.putBot('bot')
 })
@@ -43,7 +49,7 @@ const firstStep: RawScript = (reply) => {
 const textsOf = async (jobId: string) =>
   (await answerOf(stage, jobId)).flatMap((part) => (part.type === 'text' ? [part.text] : []))
 
-type Cut = (reply: RawReply) => void
+type Cut = (reply: RawReply) => void | Promise<void>
 
 /** Runs a job whose model says half an answer, and does `cut` to it once viewers have seen that. */
 async function runCut(
@@ -55,7 +61,7 @@ async function runCut(
   raw.answer(message, ...before, async (reply) => {
     reply.text('Half an ans')
     await seen.promise
-    cut(reply)
+    await cut(reply)
   })
   const { id } = await spawnRoot(stage, 'bot', message)
   await untilLiveText(stage, id, 'Half an ans')
@@ -127,6 +133,23 @@ describe('what ends in the middle', () => {
   test('STUCK-11: our side closes the connection of a model that fell silent', async () => {
     await runCut('say no more', () => undefined)
     expect(await waitUntil(() => raw.requests('say no more')[0]?.closedByPeerAt, { within: 2_000 })).toBeDefined()
+  })
+
+  test('STUCK-11: comments and events without output do not count as progress', async () => {
+    let sent = 0
+    const { job, afterMs } = await runCut('keep me waiting', async (reply) => {
+      const timer = setInterval(() => {
+        reply.comment('keep-alive')
+        reply.event({ type: 'response.in_progress', response: { id: 'r', created_at: 1, model: 'raw' } })
+        sent += 1
+      }, CHUNK_MS / 10)
+      await reply.closed
+      clearInterval(timer)
+    })
+    expect(job).toMatchObject({ state: 'failed', reason: 'timeout_chunk', result: 'Half an ans', partial: true })
+    expect(sent).toBeGreaterThan(3)
+    // A step's own limit would end it, too, but much later.
+    expect(afterMs).toBeLessThan(STEP_MS / 2)
   })
 
   test.each([
