@@ -1,4 +1,5 @@
 // How a job ends when its model does not answer as it should: reason and state are right, and what was said is kept.
+import { customProvider, jsonSchema, tool } from 'ai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { AgentJob } from '@offshoot/shared/db/agent-jobs'
 import { answerOf, endOf, readJob, runRoot, spawnRoot, untilLiveText } from '@offshoot/testing/agents'
@@ -13,12 +14,14 @@ import {
   ticking,
 } from '@offshoot/testing/raw-model'
 import { waitUntil } from '@offshoot/testing/wait-until'
+import { oddModels } from './odd-models.ts'
 import { openWorkerStage, type WorkerStage } from './worker-stage.ts'
 
 const FIRST_CHUNK_MS = 400
 const CHUNK_MS = 1_000
 const STEP_MS = 8_000
 
+let toolRuns = 0
 let raw: RawModel
 let stage: WorkerStage
 
@@ -30,8 +33,21 @@ beforeAll(async () => {
       MODEL_CHUNK_MS: String(CHUNK_MS),
       MODEL_STEP_MS: String(STEP_MS),
     },
+    extensions: {
+      providers: { odd: () => customProvider({ languageModels: oddModels }) },
+      tools: [
+        {
+          id: 'noteRun',
+          group: 'test',
+          userSelect: true,
+          tool: tool({ inputSchema: jsonSchema<object>({ type: 'object' }), execute: () => (toolRuns += 1) }),
+        },
+      ],
+    },
   })
   await stage.putBot('bot')
+  for (const modelName of Object.keys(oddModels))
+    await stage.putBot(modelName, { integration: 'odd', modelName, toolNames: ['noteRun'] })
 })
 
 afterAll(async () => {
@@ -113,6 +129,24 @@ describe('what ends in the middle', () => {
       expect(raw.requests(name)).toHaveLength(2)
       expect(await textsOf(job.id)).toEqual(['Let me look.', 'Half an ans'])
       expect(job.error).not.toContain('the mock says')
+    },
+  )
+
+  test.each(Object.keys(oddModels))(
+    'STATE-4: finish reason %s does not complete a job: it fails with its reason, its partial text and one call',
+    async (handle) => {
+      const job = await runRoot(stage, handle, 'end oddly')
+      expect(job).toMatchObject({
+        state: 'failed',
+        reason: 'upstream_disconnect',
+        result: 'Half an ans',
+        partial: true,
+      })
+      expect(job.errorDetail).toMatchObject({ message: expect.stringContaining(`raw ${handle.split('-')[0]}`) })
+      expect(await textsOf(job.id)).toEqual(['Half an ans'])
+      expect(oddModels[handle]?.doStreamCalls).toHaveLength(1)
+      // A call of an output that is not stored is not run.
+      expect(toolRuns).toBe(0)
     },
   )
 
