@@ -1,6 +1,8 @@
 // STATE-12: whatever ends a job in the middle of its tool calls, the convo's history has one result for each call, and the
 // next turn's prompt is one that providers take.
 import { jsonSchema, type Tool } from 'ai'
+import { encodeStored } from '@offshoot/shared/db/stored-value'
+import { newId } from '@offshoot/shared/ids'
 import { retryAgent } from '@offshoot/shared/operations/retry-agent'
 import { abort, answerOf, endOf, openConvo, readJob, spawnOf, startTurnOf } from '@offshoot/testing/agents'
 import { type RawModel, type RawScript, says, startRawModel, ticking } from '@offshoot/testing/raw-model'
@@ -199,4 +201,58 @@ test('STATE-12: a retry of a job that was cut goes on with one result for each c
   expect(results['call_send']).toContain('sent ')
   expect(results['call_hang']).toContain('unknown')
   expect(sent).toBe(before + 1)
+})
+
+/** The parts of an answer of a step that thinks and calls `send`, and one that says something. */
+function oldAnswer(turn: number): object[] {
+  return [
+    { type: 'step-start' },
+    {
+      type: 'reasoning',
+      text: 'Hm.',
+      state: 'done',
+      providerMetadata: { openai: { itemId: `rs_${turn}`, reasoningEncryptedContent: 'sealed' } },
+    },
+    { type: 'tool-send', toolCallId: `call_${turn}`, state: 'output-available', input: {}, output: `sent ${turn}` },
+    { type: 'step-start' },
+    { type: 'text', text: `answer ${turn}`, state: 'done' },
+  ]
+}
+
+/** Stores turns of a convo that ended long ago. */
+async function storeTurns(convoId: string, count: number): Promise<void> {
+  const messages = Array.from({ length: count }, (_, turn) => [
+    { role: 'user' as const, parts: encodeStored([{ type: 'text', text: `question ${turn}` }]) },
+    { role: 'assistant' as const, parts: encodeStored(oldAnswer(turn)) },
+  ]).flat()
+  await stage.runtime.database.aiMessage.createMany({
+    data: messages.map((message, at) => ({ id: newId(), convoId, ownerId: 'alice', seq: at + 1, ...message })),
+  })
+}
+
+test('STATE-19: of a long convo a turn reads the newest 200 messages, from a user message on and in whole steps', async () => {
+  const convoId = await openConvo(stage, 'bot')
+  await storeTurns(convoId, 110)
+  raw.answer('the 221st message', says('I remember.'))
+  const job = await endOf(stage, await startTurnOf(stage, convoId, 'the 221st message'))
+  expect(job).toMatchObject({ state: 'completed', result: 'I remember.' })
+  const [request] = raw.requests('the 221st message')
+  const items = (Array.isArray(request?.body['input']) ? request.body['input'] : []) as (Item & { id?: string })[]
+  const read = items
+    .filter(({ role }) => role !== 'developer')
+    .map(({ type, role, id, call_id: callId }) => [type ?? role, callId ?? id].filter(Boolean).join(' '))
+  // The 200th from the end is the answer of turn 10, whose question is the 201st.
+  const turnsRead = Array.from({ length: 99 }, (_, at) => at + 11)
+  expect(read).toEqual([
+    ...turnsRead.flatMap((turn) => [
+      'user',
+      `reasoning rs_${turn}`,
+      `function_call call_${turn}`,
+      `function_call_output call_${turn}`,
+      'assistant',
+    ]),
+    'user',
+  ])
+  expect(JSON.stringify(items)).toContain('question 11')
+  expect(JSON.stringify(items)).not.toContain('question 10"')
 })
