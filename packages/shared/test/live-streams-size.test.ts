@@ -77,6 +77,35 @@ test('LOSS-20: the end of a job leaves at most 16 KB of it, with the end itself'
   expect(after).toBeLessThan(40_000)
 })
 
+/** How long the keys of a stream have left to live, in whole minutes. */
+async function minutesLeft(jobId: string): Promise<number[]> {
+  const keys = [`offshoot:live:{${jobId}}`, `offshoot:live:{${jobId}}:fence`]
+  const seconds = await Promise.all(keys.map((key) => redisCommand(redis.url, 'TTL', key)))
+  return seconds.map((each) => Math.ceil(Number(each) / 60))
+}
+
+test('UX-9: nothing of a live stream stays for ever: each attempt gives it 25 hours, the end of the job one', async () => {
+  const { jobId, append } = writer()
+  await append([{ type: 'start', messageId: jobId }])
+  expect(await minutesLeft(jobId)).toEqual([25 * 60, 25 * 60])
+  for (const key of [`offshoot:live:{${jobId}}`, `offshoot:live:{${jobId}}:fence`])
+    await redisCommand(redis.url, 'EXPIRE', key, '600')
+  const second = writer(jobId, 2)
+  await second.append([text(10)])
+  expect(await minutesLeft(jobId)).toEqual([25 * 60, 25 * 60])
+  await second.append([FINISH], { end: true })
+  expect(await minutesLeft(jobId)).toEqual([60, 60])
+  // An operator's retry writes on.
+  await writer(jobId).append([text(10)], { generation: 2 })
+  expect(await minutesLeft(jobId)).toEqual([25 * 60, 25 * 60])
+})
+
+test('UX-9: nor does one that is nothing but its end', async () => {
+  const { jobId, append } = writer()
+  await append([FINISH], { end: true })
+  expect(await minutesLeft(jobId)).toEqual([60, 60])
+})
+
 test('a short job keeps all its frames after its end', async () => {
   const { jobId, append } = writer()
   await append([{ type: 'start', messageId: jobId }])
