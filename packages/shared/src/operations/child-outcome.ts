@@ -61,14 +61,15 @@ export async function bringOutcome(
           select: { state: true, waitingOn: true },
         })
         if (turn === null || isTerminal(turn.state)) return false
-        await putOutcome(tx, live.id, outcome)
-        if (turn.waitingOn === 'inbox') await wakeAgent(tx, live.id, 'the outcome of a sub-agent')
+        // Brought before this turn began: the turn reads it as a message.
+        if (await isInConvo(tx, outcome)) return true
+        const isNew = await putOutcome(tx, live.id, outcome)
+        if (isNew && turn.waitingOn === 'inbox') await wakeAgent(tx, live.id, 'the outcome of a sub-agent')
         return true
       }
       await lockConvo(tx, convo.id)
       if ((await findLiveTurn(tx.db, convo.id)) !== undefined) return false
-      const known = await tx.db.aiMessage.count({ where: { convoId: convo.id, clientMessageId: outcome.key } })
-      if (known > 0) return true
+      if (await isInConvo(tx, outcome)) return true
       const { seq } = await appendMessage(tx.db, {
         convoId: convo.id,
         ownerId: convo.ownerId,
@@ -91,6 +92,10 @@ export async function bringOutcome(
   }
 }
 
+async function isInConvo(tx: Tx, { convoId, key }: Outcome): Promise<boolean> {
+  return (await tx.db.aiMessage.count({ where: { convoId, clientMessageId: key } })) > 0
+}
+
 async function botOf(
   { database, extensions }: Pick<Runtime, 'database' | 'extensions'>,
   convo: { botId: string; ownerId: string },
@@ -99,11 +104,13 @@ async function botOf(
   return (await extensions.resolveBot(ref, { userId: convo.ownerId })) ?? (await findBot(database, ref, convo.ownerId))
 }
 
-async function putOutcome(tx: Tx, jobId: string, { key, text }: { key: string; text: string }): Promise<void> {
-  await tx.db.inboxItem.createMany({
+/** Answers false when it was there. */
+async function putOutcome(tx: Tx, jobId: string, { key, text }: { key: string; text: string }): Promise<boolean> {
+  const { count } = await tx.db.inboxItem.createMany({
     data: [{ jobId, key, kind: 'childOutcome', parts: encodeStored([{ type: 'text', text }]) }],
     skipDuplicates: true,
   })
+  return count > 0
 }
 
 /** What a parent's model reads of a child's end: the state from the row, and as JSON the text, which can fake nothing so. */
