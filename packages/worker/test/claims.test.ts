@@ -135,6 +135,23 @@ test('COST-4: a worker that was declared lost stops its runs and starts again un
   expect(await untilThereAgain()).not.toEqual(before)
 })
 
+test('COST-4: a worker that is closed by force stops calling the model, and hands its job back', async () => {
+  const own = await openWorkerStage(raw.baseUrl, { environment: { WORKER_DRAIN_MS: '100' } })
+  try {
+    await own.putBot('bot')
+    raw.answer('close by force', lingers)
+    const { id } = await spawnRoot(own, 'bot', 'close by force')
+    await untilLiveText(own, id, 'I linger')
+    await own.worker.drain()
+    // This process lives on: nothing but the end of the run closes the connection.
+    await waitUntil(() => raw.requests('close by force')[0]?.closedByPeerAt, { within: 1_000 })
+    expect(await readJob(own, id)).toMatchObject({ state: 'pending', claimToken: null, attempt: 1 })
+    expect(raw.requests('close by force')).toHaveLength(1)
+  } finally {
+    await own.close()
+  }
+})
+
 test('STUCK-7: a run that was stopped for want of heartbeats goes on once Postgres answers, although the worker was not lost', async () => {
   raw.answer('hold your breath', callsTool('count', {}), lingers, says('breathing'))
   const { id } = await spawnRoot(stage, 'bot', 'hold your breath')
