@@ -199,13 +199,16 @@ describe('a chat turn that has ended', () => {
     const convoId = await openConvo(stage, 'bot')
     const jobId = await startTurnOf(stage, convoId, 'start it')
     await endOf(stage, jobId)
-    // As a program spawns that runs beside the turn.
+    // As a program spawns that runs beside the turn. No worker takes it before its row says so.
     const turn = await readJob(stage, jobId)
+    const queue = stage.runtime.deliveries.lane('default')
+    await queue.pause()
     const { id } = await spawnRoot(stage, 'bot', 'wake me', { notifyParent: true, wakeIdleParent: true })
     await stage.runtime.database.agentJob.update({
       where: { id },
       data: { parentJobId: jobId, rootJobId: turn.rootJobId, ancestorIds: [jobId] },
     })
+    await queue.resume()
     late.end()
     const messages = await waitUntil(async () => {
       const all = await loadMessages(stage.runtime.database, { convoId })
