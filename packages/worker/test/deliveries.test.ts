@@ -100,7 +100,7 @@ describe('Bull Board', () => {
     expect(delivery.returnvalue).toBe('completed, 1 steps')
   })
 
-  test('a wait is over in a few words, and a wake comes before everything else', async () => {
+  test('a wait is over in a few words, and a wake comes before what is new', async () => {
     raw.answer('wait again', callsTool('spawnAgent', spawnOf('bot', 'hello')), says('over'))
     const { id } = await runRoot(stage, 'bot', 'wait again')
     expect((await overDelivery(deliveryId(id, 1))).returnvalue).toBe('waiting on 1 child')

@@ -16,7 +16,9 @@ export function deliveryId(agentJobId: string, deliverySeq: number): string {
   return `${agentJobId}-${deliverySeq}`
 }
 
-export const PRIORITY_OF_WAKE = 1
+/** What comes before everything else. */
+export const PRIORITY_FIRST = 1
+/** That of a new job whose owner has no other. */
 export const PRIORITY_BASE = 10
 /** BullMQ refuses priorities over 2^21. */
 export const PRIORITY_MAX = 2_097_151

@@ -1,5 +1,5 @@
 // The outbox entry that brings a pending job to a worker.
-import { deliveryId, PRIORITY_BASE, PRIORITY_MAX, PRIORITY_OF_WAKE } from '../contracts/delivery.ts'
+import { deliveryId, PRIORITY_BASE, PRIORITY_FIRST, PRIORITY_MAX } from '../contracts/delivery.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import type { NewOutboxEntry } from '../db/outbox.ts'
 import type { Delivery } from '../queue/delivery-queue.ts'
@@ -10,7 +10,7 @@ type DeliveredJob = Pick<
   'id' | 'lane' | 'botLabel' | 'ownerId' | 'parentJobId' | 'depth' | 'deliverySeq' | 'priority' | 'runner' | 'workerId'
 >
 
-type Urgency = 'new' | 'wake'
+type Urgency = 'new' | 'wake' | 'hand-over'
 
 /** Tells of a pending job's delivery. */
 export function tellDelivery(tx: Tx, job: DeliveredJob, urgency: Urgency): void {
@@ -26,12 +26,11 @@ export function deliveryEntry(job: DeliveredJob, urgency: Urgency): NewOutboxEnt
   }
 }
 
-/** A wake or a hand-over comes first; a new job takes its place among its owner's. */
 export function deliveryOf(job: DeliveredJob, urgency: Urgency): Delivery {
   return {
     lane: job.lane,
     name: job.botLabel,
-    priority: urgency === 'wake' ? PRIORITY_OF_WAKE : Math.min(job.priority, PRIORITY_MAX),
+    priority: priorityOf(job, urgency),
     data: {
       agentJobId: job.id,
       deliverySeq: job.deliverySeq,
@@ -39,6 +38,23 @@ export function deliveryOf(job: DeliveredJob, urgency: Urgency): Delivery {
       parent: job.parentJobId,
       depth: job.depth,
     },
+  }
+}
+
+/**
+ * A hand-over comes first: its job has just had a slot. All else takes its place among the jobs of its owner, so that a
+ * flood of one user's, new or waking, never stands before another's single job. A job that waited comes before new ones,
+ * but for those of users who have far fewer.
+ */
+function priorityOf({ priority }: DeliveredJob, urgency: Urgency): number {
+  const place = Math.min(priority, PRIORITY_MAX)
+  switch (urgency) {
+    case 'hand-over':
+      return PRIORITY_FIRST
+    case 'wake':
+      return Math.max(PRIORITY_FIRST, place - PRIORITY_BASE + PRIORITY_FIRST)
+    case 'new':
+      return place
   }
 }
 

@@ -28,7 +28,7 @@ export async function handBack(
       data: { attempt: pending.attempt, ...('lostWorkerId' in from ? { workerId: from.lostWorkerId } : {}) },
     })
     const wish = wishToEnd(pending, kind)
-    if (wish === undefined) tellDelivery(tx, pending, 'wake')
+    if (wish === undefined) tellDelivery(tx, pending, 'hand-over')
     else await endUnheld(tx, [pending], wish)
     return true
   })
@@ -52,7 +52,7 @@ export async function handBackTogether(
         finding: 'job_of_lost_worker',
         data: { attempt: job.attempt, workerId },
       })
-      tellDelivery(tx, job, 'wake')
+      tellDelivery(tx, job, 'hand-over')
     }
   })
 }

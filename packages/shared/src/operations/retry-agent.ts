@@ -1,7 +1,8 @@
 // An operator's retry: a failed or aborted job goes on from its journal as a new generation. Steps, tokens and cost go on
 // counting; the abort wish is cleared, and the deadline begins anew with the same length, within that of a live parent. A
-// retry is held to what a spawn is held to: the user's cap, and a parent that still wants the job. It runs on the queue,
-// also when the job was an inline one: whoever retries it is not the process that ran it.
+// retry is held to what a spawn is held to: the user's cap, a place in the queue behind the user's other jobs, and a parent
+// that still wants the job. It runs on the queue, also when the job was an inline one: whoever retries it is not the
+// process that ran it.
 import { isTerminal } from '../contracts/job-state.ts'
 import { type AgentJob, deadlineOf, readDeadlineMsLeft } from '../db/agent-jobs.ts'
 import { botOfJob } from '../db/bots.ts'
@@ -12,7 +13,7 @@ import { decodeStored } from '../db/stored-value.ts'
 import type { RetryInput } from '../contracts/retry.ts'
 import { findReadableJob } from './check-agent.ts'
 import { refuseRetriedBudget, refuseUnknownPrice, toMicroUsd, toTokens } from './budget.ts'
-import { tellDelivery } from './deliver.ts'
+import { priorityOfNewJob, tellDelivery } from './deliver.ts'
 import { refuse, type Refusal } from './prepare-spawn.ts'
 import { recordRefusal, refusedEvent } from './refusals.ts'
 import type { JobReader } from './readable-jobs.ts'
@@ -98,7 +99,7 @@ async function retryInTransaction(
       "maxTotalTokens" = coalesce(${asked.maxTotalTokens}, "maxTotalTokens"),
       "maxCostMicroUsd" = coalesce(${asked.maxCostMicroUsd}, "maxCostMicroUsd"),
       "budgeted" = "budgeted" or ${input.budget !== undefined}, "maxSteps" = ${maxSteps},
-      "timeoutMs" = ${timeoutMs},
+      "priority" = greatest("priority", ${priorityOfNewJob(cap.activeJobs, 0)}), "timeoutMs" = ${timeoutMs},
       "deadlineAt" = least(clock_timestamp() + make_interval(secs => ${timeoutMs / 1000}), ${deadlineOf(parent.boundBy)}),
       "deliverySeq" = "deliverySeq" + 1, "deliveredAt" = clock_timestamp()
     where "id" = ${jobId} and "state" in ('failed', 'aborted') and "generation" = ${before.generation}
@@ -118,7 +119,7 @@ async function retryInTransaction(
     key: `removal:${jobId}:${before.deliverySeq}`,
     payload: { lane: before.lane, deliverySeq: before.deliverySeq },
   })
-  tellDelivery(tx, job, 'wake')
+  tellDelivery(tx, job, 'new')
   return { kind: 'retried', job }
 }
 
