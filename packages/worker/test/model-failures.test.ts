@@ -2,6 +2,7 @@
 import { customProvider, jsonSchema, tool } from 'ai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { AgentJob } from '@offshoot/shared/db/agent-jobs'
+import { checkAgent } from '@offshoot/shared/operations/check-agent'
 import { answerOf, endOf, readJob, runRoot, spawnRoot, untilLiveText } from '@offshoot/testing/agents'
 import {
   callsTool,
@@ -340,7 +341,7 @@ describe('what is tried again', () => {
 })
 
 describe('time limits', () => {
-  test('STATE-3: the deadline fails a job as timeout_total with its partial text, and is no abort', async () => {
+  test('STATE-3 LOSS-3: the deadline fails a job as timeout_total with its partial text and its usage, and is no abort', async () => {
     raw.answer('take your time', firstStep, ticking)
     const { id } = await spawnRoot(stage, 'bot', 'take your time', { timeoutSeconds: 1 })
     const job = await endOf(stage, id)
@@ -350,7 +351,20 @@ describe('time limits', () => {
       result: expect.stringMatching(/^(tick )+$/),
       partial: true,
       abortRequestedAt: null,
+      // Of the step that was finished; what the cut one has cost is an estimate.
+      inputTokens: 10n,
+      outputTokens: 5n,
     })
+    const asked = { jobId: id, includePartial: false, waitSeconds: 0 }
+    expect(await checkAgent(stage.runtime, { userId: 'alice', admin: false }, asked)).toMatchObject({
+      state: 'failed',
+      reason: 'timeout_total',
+      result: job.result,
+      partial: true,
+      steps: 1,
+      usage: { estimatedTokens: expect.any(Number) },
+    })
+    expect(await textsOf(id)).toEqual(['Let me look.', job.result])
     const lifeMs = (job.finishedAt?.getTime() ?? 0) - job.createdAt.getTime()
     expect(lifeMs).toBeGreaterThanOrEqual(1_000)
     expect(lifeMs).toBeLessThan(2_500)
