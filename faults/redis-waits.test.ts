@@ -82,6 +82,31 @@ test('STUCK-3: a parent resumes although the API was killed and started again', 
   await again.stop()
 })
 
+test('STUCK-3: parents whose sub-agents never end do so by their deadline, whatever became of deliveries and of the API', async () => {
+  const limited = { timeoutSeconds: 5 }
+  const lane = stage.runtime.deliveries.lane('default')
+  const parents = [
+    await waitingParent('for ever, running', limited),
+    await waitingParent('for ever, queued', { ...limited, queued: true }),
+  ]
+  // The queue is paused since then.
+  expect(await lane.remove(`${parents[1]?.child.id}-1`)).toBe(1)
+  const api = await startApiProcess(stage.environment)
+  api.kill('SIGKILL')
+  await lane.obliterate({ force: true })
+  await api.exited
+  const again = await startApiProcess(stage.environment)
+  for (const { parent } of parents) {
+    const ended = await endOf(stage, parent.id)
+    expect(ended).toMatchObject({ state: 'failed', reason: 'timeout_total' })
+    expect(Number(ended.finishedAt) - Number(ended.deadlineAt)).toBeLessThan(2_000)
+    const answer = await stage.api.fetch('alice', `/v1/agents/${parent.id}`)
+    expect(await answer.json()).toMatchObject({ state: 'failed', reason: 'timeout_total' })
+  }
+  for (const { answer } of parents) answer()
+  await again.stop()
+})
+
 test('STUCK-3: with Redis gone a waiting parent ends by its deadline, and its state says so', async () => {
   const { parent, child } = await waitingParent('Redis gone', { timeoutSeconds: 3 })
   await stage.redis.shutDown()
