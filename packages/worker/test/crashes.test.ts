@@ -1,6 +1,7 @@
 // Two worker processes, and what happens to their jobs when one of them is killed.
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { requestAbort } from '@offshoot/shared/operations/abort-agent'
+import { MAX_CRASHES } from '@offshoot/shared/operations/hand-back'
 import {
   answerOf,
   childrenOf,
@@ -193,7 +194,7 @@ describe('SIGKILL', () => {
     expect(prompts[1]?.split('turn left')).toHaveLength(2)
   })
 
-  test('a call of a tool that declares itself idempotent runs again', async () => {
+  test('COST-3: a call of a tool that declares itself idempotent runs again', async () => {
     raw.answer('be slow again', callsTool('slowRetry', { text: 'twice' }), says('retried'))
     const { id } = await spawnRoot(stage, 'bot', 'be slow again')
     await stage.untilNote('slowRetry begins twice')
@@ -209,7 +210,7 @@ describe('SIGKILL', () => {
     expect(raw.requests('be slow again')).toHaveLength(2)
   })
 
-  test('a call that runs again has the idempotency key of its first run, and no other call has it', async () => {
+  test('COST-3: a call that runs again has the idempotency key of its first run, and no other call has it', async () => {
     raw.answer(
       'order twice',
       (reply) => {
@@ -235,7 +236,7 @@ describe('SIGKILL', () => {
     expect(new Set(keys).size).toBe(3)
   })
 
-  test('a cut call of a tool that must not be in doubt fails the job as worker_lost, and the sentence names the tool', async () => {
+  test('COST-3: a cut call of a tool that must not be in doubt fails the job as worker_lost, and the sentence names the tool', async () => {
     raw.answer('be slow and sure', callsTool('slowFail', { text: 'sure' }), says('never'))
     const { id } = await spawnRoot(stage, 'bot', 'be slow and sure')
     await stage.untilNote('slowFail begins sure')
@@ -269,6 +270,23 @@ describe('SIGKILL', () => {
     expect(await readJob(stage, child?.id ?? '')).toMatchObject({ state: 'completed', attempt: 2 })
     expect(await eventsOf(stage, child?.id ?? '')).toEqual(['spawned', 'worker-lost', 'ended'])
     expect(raw.requests('ask a child')).toHaveLength(2)
+  })
+
+  test('LOSS-6: of the worker of a child, once too often, reaches its waiting parent as the child’s failure', async () => {
+    raw.answer('ask a poisonous child', callsTool('spawnAgent', spawnOf('bot', 'die of me')), says('it is quarantined'))
+    raw.answer('die of me', staysSilent)
+    const { id } = await spawnRoot(stage, 'bot', 'ask a poisonous child')
+    await waitUntil(() => raw.requests('die of me').length === 1)
+    const [child] = await childrenOf(stage, id)
+    const childId = child?.id ?? ''
+    await stage.runtime.database.agentJob.update({ where: { id: childId }, data: { crashes: MAX_CRASHES - 1 } })
+    await killWorkerOf(childId)
+    expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'it is quarantined', attempt: 2 })
+    expect(outputsOf('ask a poisonous child').map((output): unknown => JSON.parse(String(output)))).toMatchObject([
+      { error: { jobId: childId, state: 'failed', reason: 'worker_crash', result: null } },
+    ])
+    expect(await eventsOf(stage, id)).toEqual(['spawned', 'waiting', 'woken', 'ended'])
+    expect(raw.requests('die of me')).toHaveLength(1)
   })
 
   test('LOSS-3: of a worker that had not obeyed an abort yet ends the job as aborted, with what it had said', async () => {
