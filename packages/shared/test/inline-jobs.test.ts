@@ -92,7 +92,11 @@ test('STUCK-7: the reconciler ends what is pending and what waits when the proce
   const { database } = stage.runtime
   // The parent's row stands before the child's: that is not what decides who ends first.
   const isBehind = async () => {
-    await database.agentJob.update({ where: { id: child.id }, data: { tags: {} } })
+    // Versions of a row that one transaction makes fill its page, so that the row moves on.
+    await database.$transaction(async (tx) => {
+      for (let version = 0; version < 20; version += 1)
+        await tx.agentJob.update({ where: { id: child.id }, data: { tags: {} } })
+    })
     const rows = await database.$queryRaw<unknown[]>(sql`
       select 1 from "offshoot"."AgentJob" p, "offshoot"."AgentJob" c
       where p."id" = ${parent.id} and c."id" = ${child.id} and c.ctid > p.ctid`)
