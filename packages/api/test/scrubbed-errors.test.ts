@@ -59,7 +59,8 @@ const message = `${RAW_BODY}: key ${KEY}, instructions ${SYSTEM_PROMPT}`
 const refuses =
   (status: number): RawScript =>
   (reply) =>
-    reply.status(status, { message, code: RAW_BODY }, { 'x-request-id': RAW_BODY })
+    // A Retry-After beyond the deadline is not waited for.
+    reply.status(status, { message, code: RAW_BODY }, { 'x-request-id': RAW_BODY, 'retry-after': '86400' })
 
 const FAILURES: [name: string, bot: string, scripts: RawScript[], end: object][] = [
   ['401', 'planner', [refuses(401)], { state: 'failed', reason: 'model_auth' }],

@@ -32,7 +32,7 @@ const UNUSABLE_INPUT = [
   UnsupportedFunctionalityError,
 ]
 
-/** Nothing of the step was said, and the provider wants us to wait longer than a slot should be held. */
+/** Nothing of the step was said, and the provider wants us to wait longer than a slot should be held, or refuses again and again. */
 export class TryLaterError extends Error {
   override name = 'TryLaterError'
   readonly afterMs: number

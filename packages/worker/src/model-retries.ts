@@ -1,16 +1,19 @@
 // Retries of a model call by our own policy: only before its first output, and only for reasons that the table of
 // reasons allows.
 import type { LanguageModelV4StreamPart, LanguageModelV4StreamResult } from '@ai-sdk/provider'
-import { REASONS } from '@offshoot/shared/contracts/reason'
+import { type Reason, REASONS } from '@offshoot/shared/contracts/reason'
 import type { Logger } from '@offshoot/shared/logger'
 import type { ModelMetrics } from '@offshoot/shared/metrics'
 import { pause, untilAborted } from './pause.ts'
 import { classifyModelError, TryLaterError } from './model-errors.ts'
 
+/** Tries that are made while the slot is held. */
 const MAX_TRIES = 4
 const FIRST_PAUSE_MS = 500
 /** A longer Retry-After is not waited for while a slot is held. */
 const LONGEST_PAUSE_MS = 20_000
+/** What passes with time, at the provider: a job whose tries are used up for it gives its slot back and tries again. */
+const PASSES: ReadonlySet<Reason> = new Set(['model_rate_limited', 'model_unavailable'])
 
 interface CallOptions {
   signal: AbortSignal
@@ -38,9 +41,11 @@ export async function callModelWithRetries(
       options.signal.throwIfAborted()
       const { reason, retryAfterMs } = classifyModelError(error)
       options.metrics.failed(reason)
-      const pauseMs = retryAfterMs ?? FIRST_PAUSE_MS * 2 ** (tries - 1) * (0.75 + Math.random() / 2)
-      if (REASONS[reason].retry !== 'step' || tries >= MAX_TRIES) throw error
+      const backOffMs = FIRST_PAUSE_MS * 2 ** (tries - 1) * (0.75 + Math.random() / 2)
+      const pauseMs = retryAfterMs ?? backOffMs
+      if (REASONS[reason].retry !== 'step') throw error
       if (pauseMs > LONGEST_PAUSE_MS) throw new TryLaterError(pauseMs, error)
+      if (tries >= MAX_TRIES) throw PASSES.has(reason) ? new TryLaterError(Math.max(pauseMs, backOffMs), error) : error
       options.logger.warn(
         { jobId: options.jobId, reason, tries, pauseMs },
         'model call failed before its first output; trying again',

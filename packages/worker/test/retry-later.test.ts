@@ -25,8 +25,9 @@ const firstStep: RawScript = (reply) => {
   reply.call('checkAgent', { jobId: 'nothing' }, 'call_check')
   reply.finish()
 }
-const limited = (seconds: number) => (reply: RawReply) =>
-  reply.status(429, { message: 'slow down' }, { 'retry-after': String(seconds) })
+const refuses = (status: number, seconds: number) => (reply: RawReply) =>
+  reply.status(status, { message: 'later' }, { 'retry-after': String(seconds) })
+const limited = (seconds: number) => refuses(429, seconds)
 
 async function untilWaiting(jobId: string) {
   return waitUntil(async () => {
@@ -62,6 +63,38 @@ test('COST-9: a long Retry-After before any output makes the job wait without a 
   expect(raw.requests('busy provider')).toHaveLength(3)
   expect(await eventsOf(stage, id)).toEqual(['spawned', 'waiting', 'woken', 'ended'])
 })
+
+test('COST-9: the fourth refusal gives the slot back, too, for as long as the provider says', async () => {
+  const unavailable = refuses(503, 0)
+  raw.answer('refused again', unavailable, unavailable, unavailable, limited(120), says('at last'))
+  raw.answer('in between', says('I had the slot'))
+  const { id } = await spawnRoot(stage, 'bot', 'refused again')
+  const waiting = await untilWaiting(id)
+  expect(waiting).toMatchObject({ state: 'running', claimToken: null, workerId: null, stepRetries: 1 })
+  const waitMs = (waiting.waitUntil?.getTime() ?? 0) - Date.now()
+  expect(waitMs).toBeGreaterThan(110_000)
+  expect(waitMs).toBeLessThanOrEqual(120_000)
+  expect(await runRoot(stage, 'bot', 'in between')).toMatchObject({ result: 'I had the slot' })
+  await passWait(id)
+  expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'at last', steps: 1 })
+  expect(raw.requests('refused again')).toHaveLength(5)
+})
+
+test.each([
+  ['429 that says so', 429],
+  ['503 that says so', 503],
+])(
+  'COST-9: a job whose tries were used up by a %s for a second waits for the next without a slot',
+  async (message, status) => {
+    const again = refuses(status, 1)
+    raw.answer(message, again, again, again, again, says('there you are'))
+    const { id } = await spawnRoot(stage, 'bot', message)
+    expect(await untilWaiting(id)).toMatchObject({ claimToken: null, workerId: null, stepRetries: 1 })
+    expect(raw.requests(message)).toHaveLength(4)
+    await passWait(id)
+    expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'there you are' })
+  },
+)
 
 test('COST-9: a job that waits for its provider can be aborted at once', async () => {
   raw.answer('never mind', limited(30))
