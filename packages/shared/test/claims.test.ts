@@ -23,12 +23,15 @@ import {
   storeToolStart,
   storeWholeStep,
 } from '../src/db/journal.ts'
+import { insertEventOnce, insertEventsOfAttempt } from '../src/db/events.ts'
 import { STORED_FORMAT } from '../src/db/stored-value.ts'
 import { newId } from '../src/ids.ts'
 import { requestAbort } from '../src/operations/abort-agent.ts'
 import { answerSpawnCalls } from '../src/operations/answer-spawn-calls.ts'
-import { finishAgent } from '../src/operations/finish-agent.ts'
+import { finishAgent, stayBeforeReturn } from '../src/operations/finish-agent.ts'
 import { handBack } from '../src/operations/hand-back.ts'
+import { insertSteer } from '../src/operations/steer-agent.ts'
+import { transact } from '../src/operations/transact.ts'
 
 let stage: TestStage
 beforeAll(async () => {
@@ -179,6 +182,26 @@ test('STATE-7: no write of an attempt that has lost its claim changes anything',
     expect(await finishAgent(runtime, job, { guard: stale, ending: { ...COMPLETED, state: 'failed' } })).toBeNull()
     expect(await everythingOf(job.id)).toEqual(before)
   }
+})
+
+test('STATE-7: an attempt that has lost its claim tells no history, and does not ask its job to stay', async () => {
+  const { runtime } = stage
+  const { database } = runtime
+  const parent = await claimed()
+  await spawnChild(runtime, parent, { notifyParent: true })
+  await transact(runtime, (tx) =>
+    insertSteer(tx, parent.id, { key: newId(), text: 'one more thing', actorId: 'alice' }),
+  )
+  await handBack(runtime, parent, { lostWorkerId: 'test-worker' }, 'worker-lost')
+  await claimNext(runtime, parent.id, 'other-worker')
+  const before = await everythingOf(parent.id)
+  const stale = claimOf(parent)
+  await insertEventOnce(database, { jobId: parent.id, kind: 'repeated-calls' }, { claim: stale })
+  await insertEventsOfAttempt(database, stale, [{ kind: 'layer-failed' }])
+  const parkTimeoutMs = 60_000
+  expect(await stayBeforeReturn(runtime, parent, { guard: stale, parkTimeoutMs })).toBeUndefined()
+  expect(await finishAgent(runtime, parent, { guard: stale, ending: COMPLETED, parkTimeoutMs })).toBeNull()
+  expect(await everythingOf(parent.id)).toEqual(before)
 })
 
 test('STATE-7: a token that never was a claim writes nothing either', async () => {

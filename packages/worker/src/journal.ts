@@ -137,7 +137,7 @@ export function createJournal(options: JournalOptions): Journal {
         ]),
       ),
     recordOnce: (kind, data) =>
-      untilPostgresAnswers(() => insertEventOnce(database, { jobId: claim.jobId, kind, data }), {
+      untilPostgresAnswers(() => insertEventOnce(database, { jobId: claim.jobId, kind, data }, { claim }), {
         stopSwitch,
         logger,
         jobId: claim.jobId,

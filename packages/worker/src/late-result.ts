@@ -31,5 +31,5 @@ export async function keepLateResult({ runtime, job, cutCalls }: Attempt, late: 
     ...(late.result === null ? {} : { result: headOf(late.result, RESULT_LENGTH) }),
     ...(usage === undefined ? {} : { usage }),
   }
-  await insertEventOnce(runtime.database, { jobId: job.id, kind: 'late-result', data }, { attempt })
+  await insertEventOnce(runtime.database, { jobId: job.id, kind: 'late-result', data }, { same: { attempt } })
 }

@@ -35,16 +35,20 @@ export interface NewEvent {
   data?: Record<string, unknown>
 }
 
-/** Adds a line, unless the job's history has one of this kind already whose data hold `same`. */
+/**
+ * Adds a line, unless the job's history has one of this kind already whose data hold `same`. With a claim, only while its
+ * attempt holds the job.
+ */
 export async function insertEventOnce(
   db: Queryable,
   { jobId, kind, data }: NewEvent,
-  same: Record<string, unknown> = {},
+  { same = {}, claim }: { same?: Record<string, unknown>; claim?: Claim } = {},
 ): Promise<void> {
+  const held = claim === undefined ? sql`true` : sql`"claimToken" = ${claim.token} and "state" = 'running'`
   await db.$executeRaw(sql`
     insert into "offshoot"."AgentEvent" ("jobId", "kind", "data")
     select "id", ${kind}, ${encodeStoredJson(data ?? {})}::jsonb from "offshoot"."AgentJob" job
-    where "id" = ${jobId} and not exists (
+    where "id" = ${jobId} and ${held} and not exists (
       select 1 from "offshoot"."AgentEvent" known
       where known."jobId" = job."id" and known."kind" = ${kind} and known."data" @> ${encodeStoredJson(same)}::jsonb)`)
 }

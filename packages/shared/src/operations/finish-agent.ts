@@ -89,7 +89,7 @@ export async function stayBeforeReturn(
 async function stayWhileNeeded(tx: Tx, claim: Claim & ReleasedClaim, parkTimeoutMs: number): Promise<Stay | undefined> {
   const { jobId } = claim
   const job = await tx.db.agentJob.findUnique({
-    where: { id: jobId },
+    where: { id: jobId, state: 'running', claimToken: claim.token },
     select: { steps: true, maxSteps: true, parks: true },
   })
   if (job === null || job.steps >= job.maxSteps) return undefined
