@@ -6,6 +6,8 @@ export interface TcpProxy {
   url: string
   /** From now on no byte passes and no connection is answered, as when a network drops packets. */
   silence(): void
+  /** The same for those connections that are there and began with this text, as the name of a session of Postgres. */
+  silenceThose(text: string): void
   /** Ends the silence for what connects from now on; what is silent stays so. */
   heal(): void
   /** Cuts all connections with a reset. */
@@ -18,6 +20,7 @@ export interface TcpProxy {
 export async function startTcpProxy(serverUrl: string): Promise<TcpProxy> {
   const target = new URL(serverUrl)
   const sockets = new Set<Socket>()
+  const beginnings = new Map<Socket, { bytes: Buffer; upstream: Socket }>()
   let silent = false
   let lost: string | undefined
   const keep = (socket: Socket) => {
@@ -30,6 +33,7 @@ export async function startTcpProxy(serverUrl: string): Promise<TcpProxy> {
     const upstream = connect(Number(target.port), target.hostname)
     keep(upstream)
     let losing = false
+    client.once('data', (bytes) => beginnings.set(client, { bytes, upstream }))
     client.on('data', (bytes) => {
       if (lost !== undefined && bytes.includes(lost)) {
         lost = undefined
@@ -38,7 +42,10 @@ export async function startTcpProxy(serverUrl: string): Promise<TcpProxy> {
       upstream.write(bytes)
     })
     upstream.on('data', (bytes) => (losing ? client.resetAndDestroy() : client.write(bytes)))
-    client.once('close', () => upstream.destroy())
+    client.once('close', () => {
+      beginnings.delete(client)
+      upstream.destroy()
+    })
     upstream.once('close', () => client.destroy())
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -54,6 +61,13 @@ export async function startTcpProxy(serverUrl: string): Promise<TcpProxy> {
     silence() {
       silent = true
       for (const socket of sockets) socket.pause()
+    },
+    silenceThose(text) {
+      for (const [client, { bytes, upstream }] of beginnings) {
+        if (!bytes.includes(text)) continue
+        client.pause()
+        upstream.pause()
+      }
     },
     heal() {
       silent = false

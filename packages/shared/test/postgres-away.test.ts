@@ -15,6 +15,7 @@ import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { loadConfig } from '../src/config.ts'
 import { claimJob } from '../src/db/agent-jobs.ts'
+import { openDatabase, sql } from '../src/db/database.ts'
 import { isTransientDatabaseError } from '../src/db/database-errors.ts'
 import { newId } from '../src/ids.ts'
 import { requestAbort } from '../src/operations/abort-agent.ts'
@@ -155,6 +156,28 @@ test('a handed-back job whose commit got no answer is handed back once', async (
   await handBack(runtime, job, claimOf(job), 'handed-back')
   expect(await readJob(stage, job.id)).toMatchObject({ state: 'pending', deliverySeq: 2 })
   expect(await eventsOf(stage, job.id)).toEqual(['spawned', 'handed-back'])
+})
+
+test('STUCK-7: a statement whose connection falls silent fails like one whose connection breaks, and the next one is answered', async () => {
+  const databaseUrl = proxy.url
+  const database = openDatabase({ databaseUrl, poolSize: 1, applicationName: 'offshoot-silent', answerLimitMs: 300 })
+  const statements = [
+    () => database.direct.$queryRaw(sql`select 1`),
+    () => database.$queryRaw(sql`select 1`),
+    () => database.$transaction((tx) => tx.$queryRaw(sql`select 1`)),
+    () => database.direct.lockThenWrite(sql`select 1`, () => sql`select 1`),
+  ]
+  for (const ask of statements) {
+    await ask()
+    proxy.silenceThose('offshoot-silent')
+    const error: unknown = await ask().then(
+      () => 'answered',
+      (reason: unknown) => reason,
+    )
+    expect(isTransientDatabaseError(error), String(error)).toBe(true)
+    await ask()
+  }
+  await database.$disconnect()
 })
 
 test('a transaction of which Postgres ends the session is tried again', async () => {

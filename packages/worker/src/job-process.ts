@@ -44,6 +44,8 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
     databaseUrl: config.DATABASE_URL,
     poolSize: 1,
     applicationName: 'offshoot-heartbeat',
+    // Half of the silence after which runs are stopped: a connection that fell silent leaves time to ask on another one.
+    answerLimitMs: (config.WORKER_LOCK_MS - config.WORKER_HEARTBEAT_MS) / 2,
   })
   const runningJobs = await watchRunningJobs({
     runtime,

@@ -15,8 +15,8 @@ export function isStalePlan(error: unknown): boolean {
 }
 
 /**
- * Trying the same statement again may succeed: the connection broke, the server is starting or stopping, a lock or a
- * connection did not come in time, or a deadlock was resolved against us.
+ * Trying the same statement again may succeed: the connection broke or fell silent, the server is starting or stopping, a
+ * lock or a connection did not come in time, or a deadlock was resolved against us.
  */
 export function isTransientDatabaseError(error: unknown): boolean {
   if (error instanceof Prisma.PrismaClientInitializationError) return true
@@ -71,7 +71,7 @@ const BROKEN_CONNECTION_CODES = new Set([
 ])
 
 const BROKEN_CONNECTION =
-  /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error/
+  /Connection terminated|timeout exceeded when trying to connect|Query read timeout|Client has encountered a connection error/
 
 /** An error of pg itself, or behind another one. */
 function isBrokenConnection(error: Error): boolean {
