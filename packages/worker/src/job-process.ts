@@ -54,8 +54,9 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
     async onDeclaredLost() {
       logger.warn({ workerId: row.id }, 'this worker was declared lost; it starts again under a new id')
       await lock.close()
-      row = await insertWorker(database, { id: newId(), host: hostname(), pid: process.pid, lanes })
-      lock = await presence(row)
+      const again = await insertWorker(heartbeatDatabase, { id: newId(), host: hostname(), pid: process.pid, lanes })
+      lock = await presence(again)
+      row = again
     },
     onHeartbeat: async () => options.onHeartbeat?.(row.id),
   })

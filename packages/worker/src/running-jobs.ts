@@ -22,7 +22,7 @@ export interface RunningJobsOptions {
   /** Of the heartbeat alone: it must not queue behind transactions that wait for a lock. */
   heartbeatDatabase: Database
   workerId: () => string
-  /** The worker's row is gone: it was declared lost. */
+  /** The worker's row is gone: it was declared lost. Called again with each heartbeat until there is another one. */
   onDeclaredLost: () => Promise<void>
   /** Called after each good heartbeat. */
   onHeartbeat: () => Promise<void>

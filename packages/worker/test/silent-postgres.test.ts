@@ -33,6 +33,7 @@ afterAll(async () => {
   await raw.stop()
 })
 
+/** The worker's row, with the time of its last heartbeat. */
 const rows = () => stage.runtime.database.worker.findMany({ select: { id: true, seenAt: true } })
 
 test('STUCK-7: a worker whose heartbeat is not answered any more asks on another connection, and keeps its runs', async () => {
@@ -55,4 +56,19 @@ test('STUCK-7: a worker whose heartbeat is not answered any more asks on another
   expect(await readJob(stage, id)).toMatchObject({ state: 'running', claimToken })
   goOn.resolve()
   expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'I think. Done.', attempt: 1, crashes: 0 })
+})
+
+test('STUCK-7: a worker that was declared lost starts again although its presence session does not answer any more', async () => {
+  const [before] = await rows()
+  way.silenceThose('offshoot-presence')
+  await stage.runtime.database.worker.deleteMany()
+  const again = await waitUntil(async () => {
+    const [row] = await rows()
+    return row !== undefined && row.id !== before?.id && row
+  })
+  await waitUntil(async () => (await rows())[0]?.seenAt.getTime() !== again.seenAt.getTime())
+  expect(await rows()).toMatchObject([{ id: again.id }])
+  raw.answer('who is there', says('I am'))
+  const { id } = await spawnRoot(stage, 'bot', 'who is there')
+  expect(await endOf(stage, id)).toMatchObject({ state: 'completed', workerId: again.id, attempt: 1 })
 })

@@ -2,6 +2,7 @@
 // process loses at once.
 import { Client } from 'pg'
 import type { Logger } from '../logger.ts'
+import { withLimit } from '../with-limit.ts'
 import { type Database, SESSION_TIMEOUT_MS, sql } from './database.ts'
 
 /** The first of the two numbers of every presence lock; the second is the worker's `lockKey`. */
@@ -105,6 +106,8 @@ export interface PresenceLock {
 }
 
 const RETRY_MS = 250
+/** How long a session is asked to end; one that fell silent never answers. */
+const END_LIMIT_MS = 1_000
 
 /** Holds the worker's advisory lock on a session of its own; when that session breaks, takes the lock again at once. */
 export async function holdPresenceLock(options: {
@@ -124,14 +127,21 @@ export async function holdPresenceLock(options: {
       application_name: 'offshoot-presence',
       keepAlive: true,
       connectionTimeoutMillis: SESSION_TIMEOUT_MS,
+      query_timeout: SESSION_TIMEOUT_MS,
     })
     session.on('error', (error) => logger.warn({ error: error.message }, 'presence session broke'))
     session.on('end', () => {
       if (!closed && client === session) takeAgainSoon()
     })
-    await session.connect()
-    await session.query('select pg_advisory_lock($1, $2)', [LOCK_CLASS, worker.lockKey])
-    client = session
+    try {
+      await session.connect()
+      await session.query('select pg_advisory_lock($1, $2)', [LOCK_CLASS, worker.lockKey])
+    } catch (error) {
+      await end(session)
+      throw error
+    }
+    if (closed) await end(session)
+    else client = session
   }
 
   function takeAgainSoon(): void {
@@ -149,7 +159,11 @@ export async function holdPresenceLock(options: {
     async close() {
       closed = true
       clearTimeout(retry)
-      await client?.end().catch(() => undefined)
+      if (client !== undefined) await end(client)
     },
   }
+}
+
+async function end(session: Client): Promise<void> {
+  await withLimit(session.end(), END_LIMIT_MS).catch(() => undefined)
 }
