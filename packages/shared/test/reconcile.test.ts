@@ -13,6 +13,7 @@ import { takeLease } from '../src/db/leases.ts'
 import { heartbeat, holdPresenceLock, insertWorker } from '../src/db/workers.ts'
 import { newId } from '../src/ids.ts'
 import { finishAgent } from '../src/operations/finish-agent.ts'
+import { MAX_CRASHES } from '../src/operations/hand-back.ts'
 import { type Reconciler, startReconciler } from '../src/operations/reconcile.ts'
 import { lockTree, transact } from '../src/operations/transact.ts'
 import { queueName } from '../src/queue/delivery-queue.ts'
@@ -113,10 +114,14 @@ test('STUCK-7: of a lost worker’s jobs none waits for another one whose tree i
   await jobUntil(locked?.id ?? '', (job) => job.state === 'pending')
 })
 
-test('STUCK-7: a claim of a worker that has no row goes back, too', async () => {
-  const held = await claimed('never-registered')
+test('STUCK-7 STUCK-18: what a worker claims that was declared lost and does not know it goes back, and is no crash', async () => {
+  const { id } = await spawned()
   reconcile()
-  expect(await jobUntil(held.id, (job) => job.state === 'pending')).toMatchObject({ deliverySeq: 2 })
+  for (let claims = 1; claims <= MAX_CRASHES + 1; claims += 1) {
+    await claimNext(stage.runtime, id, 'never-registered')
+    const back = await jobUntil(id, (job) => job.claimToken === null)
+    expect(back).toMatchObject({ state: 'pending', deliverySeq: claims + 1, attempt: claims, crashes: 0 })
+  }
 })
 
 test('STATE-14: a worker that lives keeps its job; one that is frozen with its lock does not', async () => {

@@ -24,6 +24,13 @@ export interface ReleasedClaim {
   cutTokens?: CutTokens | undefined
 }
 
+/** A claim that is taken from a worker that was lost. */
+export interface LostClaim {
+  lostWorkerId: string
+  /** The worker claimed the job when it was counted as lost already, and did not know: the job has not crashed it. */
+  claimedAfterLoss?: true
+}
+
 export type ClaimedJob = AgentJob & {
   claimToken: string
   msLeft: number
@@ -106,7 +113,7 @@ export async function isForNewerWorkers(db: Queryable, jobId: string, deliverySe
 }
 
 /** Adds what cut model calls have cost, where a claim is given up that had some. */
-function countCut(from: ReleasedClaim | { lostWorkerId: string } | 'wait' | 'unclaimed'): Sql {
+function countCut(from: ReleasedClaim | LostClaim | 'wait' | 'unclaimed'): Sql {
   const cut = typeof from === 'object' && 'token' in from ? from.cutTokens : undefined
   if (cut === undefined) return Prisma.empty
   const knownCost = cut.costMicroUsd ?? null
@@ -123,7 +130,7 @@ function countCut(from: ReleasedClaim | { lostWorkerId: string } | 'wait' | 'unc
 export async function makePending(
   db: Queryable,
   jobId: string,
-  from: ReleasedClaim | { lostWorkerId: string } | 'wait',
+  from: ReleasedClaim | LostClaim | 'wait',
 ): Promise<AgentJob | null> {
   const guard =
     from === 'wait'
@@ -131,7 +138,7 @@ export async function makePending(
       : 'token' in from
         ? sql`"claimToken" = ${from.token}`
         : sql`"workerId" = ${from.lostWorkerId} and "claimToken" is not null`
-  const crashed = from !== 'wait' && 'lostWorkerId' in from ? 1 : 0
+  const crashed = from !== 'wait' && 'lostWorkerId' in from && from.claimedAfterLoss !== true ? 1 : 0
   const rows = await db.$queryRaw<AgentJob[]>(sql`
     update "offshoot"."AgentJob" set ${PENDING_AGAIN}, "crashes" = "crashes" + ${crashed}
       ${countCut(from)}

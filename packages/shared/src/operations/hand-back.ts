@@ -1,7 +1,7 @@
 // A running job goes back to its queue with its journal: handed back by its worker, or taken from a lost one. An inline job
 // whose process is lost has no queue to go to: it ends.
 import { REASONS } from '../contracts/reason.ts'
-import { type AgentJob, makeLostPending, makePending, type ReleasedClaim } from '../db/agent-jobs.ts'
+import { type AgentJob, type LostClaim, makeLostPending, makePending, type ReleasedClaim } from '../db/agent-jobs.ts'
 import type { EventKind } from '../db/events.ts'
 import { tellDelivery } from './deliver.ts'
 import { type AbortWish, endUnheld, wishOf } from './finish-agent.ts'
@@ -14,7 +14,7 @@ import { lockFreeTrees, lockTree, transact, type TransactRuntime } from './trans
 export async function handBack(
   runtime: TransactRuntime,
   job: Pick<AgentJob, 'id' | 'rootJobId'>,
-  from: ReleasedClaim | { lostWorkerId: string },
+  from: ReleasedClaim | LostClaim,
   kind: Extract<EventKind, 'handed-back' | 'worker-lost'>,
 ): Promise<boolean> {
   return transact(runtime, async (tx) => {

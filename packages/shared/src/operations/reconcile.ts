@@ -124,7 +124,7 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
       metrics.countFindings('lost_worker', 1)
     }
     await repairAll(runtime, await jobsOfUnknownWorkers(runtime), (job) =>
-      handBack(runtime, job, { lostWorkerId: job.workerId }, 'worker-lost'),
+      handBack(runtime, job, { lostWorkerId: job.workerId, claimedAfterLoss: true }, 'worker-lost'),
     )
   }
 }
@@ -152,7 +152,7 @@ async function jobsOf(database: Database, workerId: string): Promise<HeldJobRef[
   })
 }
 
-/** A worker that was declared lost and claimed a job in the same moment has no row any more. */
+/** What a worker without a row has claimed: it was declared lost, and claims until its next heartbeat tells it so. */
 async function jobsOfUnknownWorkers(runtime: Runtime): Promise<{ id: string; rootJobId: string; workerId: string }[]> {
   return runtime.database.$queryRaw(sql`
     select "id", "rootJobId", "workerId" from "offshoot"."AgentJob"
