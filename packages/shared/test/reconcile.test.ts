@@ -114,6 +114,63 @@ test('STUCK-7: of a lost worker’s jobs none waits for another one whose tree i
   await jobUntil(locked?.id ?? '', (job) => job.state === 'pending')
 })
 
+test('STUCK-7 LOSS-12: a job whose tree somebody holds for long keeps no other from its repair', async () => {
+  const { database } = stage.runtime
+  const { id: workerId } = await worker()
+  const [due, held] = [await spawned(), await claimed(workerId)]
+  const [waiting, lost, late] = [await claimed(), await spawned(), await spawned()]
+  await told(lost.id)
+  await storeWaitingJob(database, claimOf(waiting), { on: 'retry', forMs: 0 })
+  await shift(due.id, 'deadlineAt', 7_200)
+  await stage.runtime.deliveries.remove('default', lost.id, 1)
+  await shift(lost.id, 'deliveredAt', 10)
+  const over = Promise.withResolvers<void>()
+  const holder = database.$transaction(
+    async (tx) => {
+      for (const { rootJobId } of [due, held])
+        await tx.$queryRaw`select 1 from "offshoot"."AgentTree" where "rootJobId" = ${rootJobId} for update`
+      await tx.$queryRaw`set local idle_in_transaction_session_timeout = 0`
+      await over.promise
+    },
+    { timeout: 60_000 },
+  )
+  reconcile()
+  await jobUntil(waiting.id, (job) => job.state === 'pending')
+  await jobUntil(lost.id, (job) => job.deliverySeq === 2)
+  await shift(late.id, 'deadlineAt', 7_200)
+  await jobUntil(late.id, (job) => job.state === 'failed')
+  await shift(lost.id, 'deadlineAt', 7_200)
+  await jobUntil(lost.id, (job) => job.state === 'failed')
+  expect(await readJob(stage, due.id)).toMatchObject({ state: 'pending' })
+  expect(await readJob(stage, held.id)).toMatchObject({ state: 'running' })
+  over.resolve()
+  await holder
+  await jobUntil(due.id, (job) => job.state === 'failed')
+  await jobUntil(held.id, (job) => job.state === 'pending')
+})
+
+test('STUCK-7 LOSS-10: a pending job that cannot be delivered again keeps no other from it', async () => {
+  const { database } = stage.runtime
+  const [refused, other] = [await spawned(), await spawned()]
+  await Promise.all([told(refused.id), told(other.id)])
+  for (const job of [refused, other]) await stage.runtime.deliveries.remove('default', job.id, 1)
+  await shift(refused.id, 'deliveredAt', 20)
+  await shift(other.id, 'deliveredAt', 10)
+  await database.$executeRawUnsafe(`
+    create function "offshoot"."refuse"() returns trigger language plpgsql as $$ begin raise exception 'never'; end $$`)
+  await database.$executeRawUnsafe(`
+    create trigger "refuse" before update on "offshoot"."AgentJob" for each row
+    when (new."id" = '${refused.id}' and new."deliverySeq" > old."deliverySeq") execute function "offshoot"."refuse"()`)
+  try {
+    reconcile()
+    await jobUntil(other.id, (job) => job.deliverySeq === 2)
+    expect(await readJob(stage, refused.id)).toMatchObject({ state: 'pending', deliverySeq: 1 })
+  } finally {
+    await database.$executeRawUnsafe('drop trigger "refuse" on "offshoot"."AgentJob"')
+  }
+  await jobUntil(refused.id, (job) => job.deliverySeq === 2)
+})
+
 test('STUCK-7 STUCK-18: what a worker claims that was declared lost and does not know it goes back, and is no crash', async () => {
   const { id } = await spawned()
   reconcile()

@@ -14,6 +14,16 @@ export function isStalePlan(error: unknown): boolean {
   return error.code === '0A000' && error.routine === 'RevalidateCachedQuery'
 }
 
+/** Somebody else held for too long what the statement has to lock. */
+export function isLockTimeout(error: unknown): boolean {
+  if (!(error instanceof Error)) return false
+  return (
+    ('code' in error && error.code === LOCK_NOT_AVAILABLE) || adapterFacts(error).codes.includes(LOCK_NOT_AVAILABLE)
+  )
+}
+
+const LOCK_NOT_AVAILABLE = '55P03'
+
 /**
  * Trying the same statement again may succeed: the connection broke or fell silent, the server is starting or stopping, a
  * lock or a connection did not come in time, or a deadlock was resolved against us.
@@ -44,7 +54,7 @@ const TRANSIENT_ADAPTER_KINDS = new Set([
 
 /** Connection (08), rollback (40), out of resources (53), operator intervention (57), lock not available (55P03). */
 function isTransientPostgresCode(code: string): boolean {
-  return /^(08|40|53|57)/.test(code) || code === '55P03'
+  return /^(08|40|53|57)/.test(code) || code === LOCK_NOT_AVAILABLE
 }
 
 function prismaCode(error: Error): string | undefined {

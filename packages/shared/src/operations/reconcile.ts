@@ -8,7 +8,7 @@ import type { JobFinding } from '../contracts/finding.ts'
 import type { Reason } from '../contracts/reason.ts'
 import type { AgentJob } from '../db/agent-jobs.ts'
 import { type Database, type Sql, sql } from '../db/database.ts'
-import { isTransientDatabaseError } from '../db/database-errors.ts'
+import { isLockTimeout, isTransientDatabaseError } from '../db/database-errors.ts'
 import { addUpJobTally } from '../db/job-tally.ts'
 import { dropLease, takeLease } from '../db/leases.ts'
 import { deleteWorker, lookAtWorkers, type WorkerSight } from '../db/workers.ts'
@@ -18,7 +18,7 @@ import { tellDelivery } from './deliver.ts'
 import { finishInTransaction, unheldEnding } from './finish-agent.ts'
 import { handBack, handBackTogether } from './hand-back.ts'
 import { removeOldTrees, removeToldEntries } from './remove-old.ts'
-import { lockTree, transact, type Tx } from './transact.ts'
+import { lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
 import { wakeAgent } from './wake-agent.ts'
 
 const LEASE = 'reconciler'
@@ -30,8 +30,13 @@ const DELIVERY_GRACE_MS = 5_000
 const BATCH = 500
 /** Retention, and adding up the tally of jobs, are in no hurry. */
 const TIDY_EVERY_MS = 60_000
+/** What somebody holds for longer is left to the next round: it keeps no other job from its repair. */
+const LOCK_LIMIT_MS = 500
 /** After Postgres came back nobody is declared lost for this long: workers reconnect, too. */
 const CALM_AFTER_OUTAGE_MS = 5_000
+
+/** A runtime whose transactions do not wait long for a lock. */
+type Repairing = Runtime & Required<Pick<TransactRuntime, 'lockLimitMs'>>
 
 export interface Reconciler {
   stop(): Promise<void>
@@ -41,7 +46,8 @@ export interface Reconciler {
 export function startReconciler(runtime: Runtime, options: { holder: string }): Reconciler {
   const { database, logger, metrics } = runtime
   const lease = repairsAll(runtime) ? LEASE : INLINE_LEASE
-  const lostWorkers = lostWorkerWatch(runtime)
+  const repairing: Repairing = { ...runtime, lockLimitMs: LOCK_LIMIT_MS }
+  const lostWorkers = lostWorkerWatch(repairing)
   const waker = createWaker()
   const stopping = new AbortController()
   let calmUntil = 0
@@ -50,12 +56,12 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
   async function round(): Promise<void> {
     if (!(await takeLease(database, lease, options.holder, LEASE_MS))) return
     if (performance.now() >= calmUntil) await lostWorkers()
-    for (const repair of [endUnheldJobs, wakeOverdueWaits, redeliverLostDeliveries]) await repair(runtime)
+    for (const repair of [endUnheldJobs, wakeOverdueWaits, redeliverLostDeliveries]) await repair(repairing)
     await runtime.outbox.dispatchDue()
     metrics.countRound('done')
     if (performance.now() - tidiedAt < TIDY_EVERY_MS) return
     tidiedAt = performance.now()
-    await removeOldTrees(runtime, runtime.config.RETENTION_DAYS)
+    await removeOldTrees(repairing, runtime.config.RETENTION_DAYS)
     await removeToldEntries(database)
     await addUpJobTally(database)
   }
@@ -97,7 +103,7 @@ function scopeOf(runtime: Runtime): Sql {
  * A worker is lost when its lock is free in two looks (a round apart) and its row was not seen in between, or when it
  * was not seen for WORKER_LOCK_MS. Its jobs go to others at once; inline ones end.
  */
-function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
+function lostWorkerWatch(runtime: Repairing): () => Promise<void> {
   const { database, config, logger, metrics } = runtime
   let before = new Map<string, WorkerSight>()
   return async () => {
@@ -130,11 +136,11 @@ function lostWorkerWatch(runtime: Runtime): () => Promise<void> {
 }
 
 /** All together, then each that is left by itself. */
-async function giveBack(runtime: Runtime, jobs: readonly HeldJobRef[], workerId: string): Promise<void> {
+async function giveBack(runtime: Repairing, jobs: readonly HeldJobRef[], workerId: string): Promise<void> {
   try {
     await handBackTogether(runtime, jobs, workerId)
   } catch (error) {
-    if (isTransientDatabaseError(error)) throw error
+    if (isTransientDatabaseError(error) && !isLockTimeout(error)) throw error
     runtime.logger.error({ workerId, error }, 'the jobs of a lost worker could not be given back together')
   }
   await repairAll(runtime, await jobsOf(runtime.database, workerId), (job) =>
@@ -169,7 +175,7 @@ const QUEUED_AT = sql`case when "generation" = 1 then "createdAt" else "deadline
  * Ends jobs that no worker holds and that have an abort wish, are past their deadline or queue-time limit, or could only
  * have gone on in a process that is gone.
  */
-async function endUnheldJobs(runtime: Runtime): Promise<void> {
+async function endUnheldJobs(runtime: Repairing): Promise<void> {
   const due = sql`"state" in ('pending', 'running') and "claimToken" is null and (
     "abortRequestedAt" is not null or "deadlineAt" <= clock_timestamp() or ("runner" = 'inline' and ${WORKER_IS_GONE})
     or ("attempt" = 0 and "state" = 'pending'
@@ -194,7 +200,7 @@ async function endUnheldJobs(runtime: Runtime): Promise<void> {
 }
 
 /** Wakes jobs whose wait is over: its time has come, or no child that it waits for is live. */
-async function wakeOverdueWaits(runtime: Runtime): Promise<void> {
+async function wakeOverdueWaits(runtime: Repairing): Promise<void> {
   const over = sql`"state" = 'running' and "claimToken" is null and "waitingOn" is not null and (
     "waitUntil" <= clock_timestamp()
     or ("waitingOn" = 'children' and not exists (
@@ -214,7 +220,7 @@ async function wakeOverdueWaits(runtime: Runtime): Promise<void> {
  * tree's lock: what was seen before the lock must be looked at again.
  */
 async function repairEach(
-  runtime: Runtime,
+  runtime: Repairing,
   condition: Sql,
   repair: (tx: Tx, job: { id: string }) => Promise<void>,
 ): Promise<void> {
@@ -235,25 +241,35 @@ async function repairEach(
  * the connections.
  */
 async function repairAll<Job extends { id: string; rootJobId: string }>(
-  runtime: Runtime,
+  runtime: Repairing,
   jobs: readonly Job[],
   repair: (job: Job) => Promise<unknown>,
 ): Promise<void> {
   const trees = Map.groupBy(jobs, ({ rootJobId }) => rootJobId).values()
   const repairSome = async () => {
-    for (const tree of trees) for (const job of tree) await repairOne(runtime, job.id, () => repair(job))
+    for (const tree of trees)
+      for (const job of tree) if ((await repairOne(runtime, job.id, () => repair(job))) === 'held') break
   }
   await Promise.all(Array.from({ length: Math.ceil(runtime.config.DATABASE_POOL_SIZE / 2) }, repairSome))
 }
 
-/** A job that cannot be repaired keeps no other from it. */
-async function repairOne({ logger }: Runtime, jobId: string, repair: () => Promise<unknown>): Promise<void> {
+/** A job that cannot be repaired keeps no other from it. `held`: somebody else holds what the repair has to lock. */
+async function repairOne(
+  { logger }: Runtime,
+  jobId: string,
+  repair: () => Promise<unknown>,
+): Promise<'tried' | 'held'> {
   try {
     await repair()
   } catch (error) {
+    if (isLockTimeout(error)) {
+      logger.info({ jobId }, 'somebody holds a job that is to be repaired; the next round tries again')
+      return 'held'
+    }
     if (isTransientDatabaseError(error)) throw error
     logger.error({ jobId, error }, 'a job could not be repaired; the next round tries again')
   }
+  return 'tried'
 }
 
 /** Since when it is known of a pending job's delivery that it was there. */
@@ -263,7 +279,7 @@ const KNOWN_AT = sql`greatest("deliveredAt", "askedAt")`
  * Asks Redis about the deliveries of pending jobs; absent and finished ones are made anew, with the next number, and so
  * are those that a worker had taken and not claimed when it was lost: BullMQ would find them only after a minute.
  */
-async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
+async function redeliverLostDeliveries(runtime: Repairing): Promise<void> {
   const { database, deliveries, signals, logger } = runtime
   if (!repairsAll(runtime) || !signals.pulse.isOk()) return
   const pending = await database.$queryRaw<AgentJob[]>(sql`
@@ -287,9 +303,10 @@ async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
       sql`update "offshoot"."AgentJob" set "askedAt" = clock_timestamp() where "id" = any(${asked}::text[]) and "state" = 'pending'`,
     )
   }
-  for (const job of pending.filter((_, at) => !underway[at])) {
+  const lost = pending.filter((_, at) => !underway[at])
+  await repairAll(runtime, lost, (job) => {
     logger.info({ jobId: job.id, deliverySeq: job.deliverySeq }, 'delivery lost; delivering again')
-    await transact(runtime, async (tx) => {
+    return transact(runtime, async (tx) => {
       const changed = await tx.db.$queryRaw<AgentJob[]>(sql`
         update "offshoot"."AgentJob" set "deliverySeq" = "deliverySeq" + 1, "askedAt" = clock_timestamp()
         where "id" = ${job.id} and "state" = 'pending' and "deliverySeq" = ${job.deliverySeq} returning *`)
@@ -299,5 +316,5 @@ async function redeliverLostDeliveries(runtime: Runtime): Promise<void> {
       tx.record({ jobId: job.id, kind: 'redelivered', finding: 'lost_delivery', data })
       tellDelivery(tx, again, again.attempt === 0 ? 'new' : 'wake')
     })
-  }
+  })
 }

@@ -2,7 +2,7 @@
 // are the product's data and stay.
 import { Prisma } from '../db/generated/client.ts'
 import { type Database, sql } from '../db/database.ts'
-import { lockTree, transact, type TransactRuntime } from './transact.ts'
+import { lockFreeTrees, transact, type TransactRuntime } from './transact.ts'
 
 /** Trees of one round, so that a round stays short. */
 const TREES_A_ROUND = 50
@@ -34,10 +34,10 @@ export async function removeOldTrees(runtime: TransactRuntime, retentionDays: nu
   return roots.length
 }
 
-/** False: it is not to be removed after all. */
+/** False: it is not to be removed after all, or somebody holds it now. */
 async function removeTree(runtime: TransactRuntime, rootJobId: string): Promise<boolean> {
   return transact(runtime, async (tx) => {
-    await lockTree(tx, rootJobId)
+    if ((await lockFreeTrees(tx, [rootJobId])).length === 0) return false
     // A retry may have revived a job since.
     const live = await tx.db.agentJob.count({ where: { rootJobId, state: { in: ['pending', 'running'] } } })
     if (live > 0) return false

@@ -4,7 +4,7 @@
 // (tree, job rows, convo, user; layer states last, 0025) can be followed from here: `lockTree`, `freeTreesLock`,
 // `lockConvo`, `usersLock`.
 import { type Queryable, type Sql, sql } from '../db/database.ts'
-import { isTransientDatabaseError } from '../db/database-errors.ts'
+import { isLockTimeout, isTransientDatabaseError } from '../db/database-errors.ts'
 import type { Statements } from '../db/direct-sql.ts'
 import { eventsInsert, type NewEvent } from '../db/events.ts'
 import { type NewOutboxEntry, type OutboxEntry, outboxInsert } from '../db/outbox.ts'
@@ -22,7 +22,10 @@ export interface Tx {
   nudgeLayers(scopeKey: string): void
 }
 
-export type TransactRuntime = Pick<Runtime, 'database' | 'outbox' | 'signals' | 'metrics'>
+export type TransactRuntime = Pick<Runtime, 'database' | 'outbox' | 'signals' | 'metrics'> & {
+  /** How long a transaction waits for a lock, if less than its session would, and only once: who asks comes again by itself. */
+  lockLimitMs?: number
+}
 
 const MAX_TRIES = 4
 
@@ -36,6 +39,7 @@ export async function transact<T>(runtime: TransactRuntime, work: (tx: Tx) => Pr
       return await transactOnce(runtime, work)
     } catch (error) {
       if (tries >= MAX_TRIES || !isTransientDatabaseError(error)) throw error
+      if (runtime.lockLimitMs !== undefined && isLockTimeout(error)) throw error
       await new Promise((resolve) => setTimeout(resolve, 20 * 4 ** tries * (0.5 + Math.random())))
     }
   }
@@ -46,7 +50,10 @@ async function transactOnce<T>(runtime: TransactRuntime, work: (tx: Tx) => Promi
   const events: NewEvent[] = []
   const nudged: string[] = []
   const nudgedScopes = new Set<string>()
+  const { lockLimitMs } = runtime
   const { value, told } = await runtime.database.$transaction(async (db) => {
+    if (lockLimitMs !== undefined)
+      await db.$queryRaw(sql`select set_config('lock_timeout', ${String(lockLimitMs)}, true)`)
     const result = await work({
       db,
       tell: (entry) => void entries.push(entry),
