@@ -21,6 +21,7 @@ beforeAll(async () => {
 afterEach(async () => {
   await reconciler?.stop()
   reconciler = undefined
+  await stage.runtime.database.worker.deleteMany()
 })
 afterAll(() => stage.close())
 
@@ -83,6 +84,12 @@ const CASES: Record<JobFinding, () => Promise<{ jobId: string; line: string }>> 
     const { id } = await spawned()
     const wish = { by: 'alice', reason: 'aborted_by_user' as const, text: null }
     await storeAbortWish(stage.runtime.database, [id], wish)
+    return { jobId: id, line: 'ended' }
+  },
+  async stuck_run() {
+    const worker = await insertWorker(stage.runtime.database, { id: newId(), host: 'h', pid: 1, lanes: ['default'] })
+    const { id } = await claimed(worker.id)
+    await longAgo(id, 'deadlineAt')
     return { jobId: id, line: 'ended' }
   },
   async outbox_due() {

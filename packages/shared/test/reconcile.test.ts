@@ -48,6 +48,13 @@ async function shift(jobId: string, column: 'deliveredAt' | 'deadlineAt' | 'crea
   )
 }
 
+/** Sets a job's deadline so many milliseconds into the past. */
+async function deadlineWas(jobId: string, agoMs: number): Promise<void> {
+  await stage.runtime.database.$executeRaw`
+    update "offshoot"."AgentJob" set "deadlineAt" = clock_timestamp() - make_interval(secs => ${agoMs / 1_000})
+    where "id" = ${jobId}`
+}
+
 function jobUntil(jobId: string, holds: (job: AgentJob) => boolean): Promise<AgentJob> {
   return waitUntil(
     async () => {
@@ -306,18 +313,53 @@ test('LOSS-6: a parent is woken by a child that timed out in the queue', async (
   expect(await readJob(stage, parent.id)).toMatchObject({ state: 'pending', deliverySeq: 2 })
 })
 
-test('a job that its worker holds is left alone, whatever its deadline: the worker ends it', async () => {
+test('a job that its worker holds is left alone when it has to end: the worker ends it', async () => {
   const { database, config, logger } = stage.runtime
   const living = await worker()
   const options = { databaseUrl: config.DATABASE_URL, worker: living, logger, onRegained: () => undefined }
   const lock = await holdPresenceLock(options)
   const [held, queued] = [await claimed(living.id), await spawned()]
-  for (const job of [held, queued]) await shift(job.id, 'deadlineAt', 7_200)
+  await shift(queued.id, 'deadlineAt', 7_200)
+  // Less than a lock's length ago.
+  await deadlineWas(held.id, config.WORKER_LOCK_MS - 4_000)
   await storeAbortWish(database, [held.id], { by: null, reason: 'aborted_by_user', text: null })
   reconcile()
   await jobUntil(queued.id, (job) => job.state === 'failed')
   expect(await readJob(stage, held.id)).toMatchObject({ state: 'running', claimToken: held.claimToken })
   await finishAgent(stage.runtime, held, { guard: claimOf(held), ending: COMPLETED })
+  await lock.close()
+})
+
+test('STUCK-7: a job that its worker could not end a lock’s length after its deadline, or after a wish, is taken from it', async () => {
+  const { database, config, logger } = stage.runtime
+  const living = await worker()
+  const options = { databaseUrl: config.DATABASE_URL, worker: living, logger, onRegained: () => undefined }
+  const lock = await holdPresenceLock(options)
+  const beat = setInterval(() => void heartbeat(database, living.id).catch(() => undefined), config.WORKER_HEARTBEAT_MS)
+  const [late, unwanted, healthy] = [await claimed(living.id), await claimed(living.id), await claimed(living.id)]
+  const child = await spawnChild(stage.runtime, late, { mode: 'async' })
+  await deadlineWas(late.id, config.WORKER_LOCK_MS)
+  await storeAbortWish(database, [unwanted.id], { by: 'alice', reason: 'aborted_by_user', text: 'enough' })
+  await database.$executeRaw`
+    update "offshoot"."AgentJob" set "abortRequestedAt" = "abortRequestedAt" - make_interval(secs => ${config.WORKER_LOCK_MS / 1000})
+    where "id" = ${unwanted.id}`
+  reconcile()
+  expect(await jobUntil(late.id, (job) => job.state === 'failed')).toMatchObject({
+    reason: 'timeout_total',
+    error: 'The job reached its total time limit.',
+    claimToken: null,
+    crashes: 0,
+  })
+  expect(await jobUntil(unwanted.id, (job) => job.state === 'aborted')).toMatchObject({
+    reason: 'aborted_by_user',
+    error: 'enough',
+  })
+  expect(await jobUntil(child.id, (job) => job.state === 'aborted')).toMatchObject({ reason: 'aborted_by_parent' })
+  for (const job of [late, unwanted])
+    expect(await finishAgent(stage.runtime, job, { guard: claimOf(job), ending: COMPLETED })).toBeNull()
+  expect(await eventsOf(stage, late.id)).toEqual(['spawned', 'ended'])
+  expect(await readJob(stage, healthy.id)).toMatchObject({ state: 'running', claimToken: healthy.claimToken })
+  clearInterval(beat)
   await lock.close()
 })
 

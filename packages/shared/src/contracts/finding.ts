@@ -19,6 +19,8 @@ export const JOB_FINDINGS = [
   'queue_time',
   /** Somebody wanted the end of a job that no worker held. */
   'unheld_abort',
+  /** A job had to end a lock's length ago, and the worker that held it could not end it. */
+  'stuck_run',
   /** An outbox entry was told that its writer had not told in time. */
   'outbox_due',
 ] as const

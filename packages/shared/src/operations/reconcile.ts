@@ -6,7 +6,7 @@
 import { hasRedis } from '../config.ts'
 import type { JobFinding } from '../contracts/finding.ts'
 import type { Reason } from '../contracts/reason.ts'
-import type { AgentJob } from '../db/agent-jobs.ts'
+import { type AgentJob, makePending } from '../db/agent-jobs.ts'
 import { type Database, type Sql, sql } from '../db/database.ts'
 import { isLockTimeout, isTransientDatabaseError } from '../db/database-errors.ts'
 import { addUpJobTally } from '../db/job-tally.ts'
@@ -15,7 +15,7 @@ import { deleteWorker, lookAtWorkers, type WorkerSight } from '../db/workers.ts'
 import type { Runtime } from '../runtime.ts'
 import { createWaker } from '../waker.ts'
 import { tellDelivery } from './deliver.ts'
-import { finishInTransaction, unheldEnding } from './finish-agent.ts'
+import { type AbortWish, finishInTransaction, unheldEnding, wishOf } from './finish-agent.ts'
 import { handBack, handBackTogether } from './hand-back.ts'
 import { removeOldTrees, removeToldEntries } from './remove-old.ts'
 import { lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
@@ -56,7 +56,8 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
   async function round(): Promise<void> {
     if (!(await takeLease(database, lease, options.holder, LEASE_MS))) return
     if (performance.now() >= calmUntil) await lostWorkers()
-    for (const repair of [endUnheldJobs, wakeOverdueWaits, redeliverLostDeliveries]) await repair(repairing)
+    for (const repair of [endUnheldJobs, endStuckRuns, wakeOverdueWaits, redeliverLostDeliveries])
+      await repair(repairing)
     await runtime.outbox.dispatchDue()
     metrics.countRound('done')
     if (performance.now() - tidiedAt < TIDY_EVERY_MS) return
@@ -198,6 +199,33 @@ async function endUnheldJobs(runtime: Repairing): Promise<void> {
     })
   })
 }
+
+/**
+ * Takes from its worker, and ends, what that could not end: a job that had to end a lock's length ago. A worker whose
+ * heartbeat is good obeys a wish or a deadline within seconds, unless its run hangs where nothing stops it.
+ */
+async function endStuckRuns(runtime: Repairing): Promise<void> {
+  const aLockAgo = sql`clock_timestamp() - make_interval(secs => ${runtime.config.WORKER_LOCK_MS / 1000})`
+  const stuck = sql`"state" = 'running' and "workerId" is not null and "claimToken" is not null
+    and ("abortRequestedAt" <= ${aLockAgo} or "deadlineAt" <= ${aLockAgo})`
+  await repairEach(runtime, stuck, async (tx, { id }) => {
+    const [job] = await tx.db.$queryRaw<(AgentJob & { claimToken: string })[]>(
+      sql`select * from "offshoot"."AgentJob" where "id" = ${id} and ${stuck}`,
+    )
+    // Without its claim the run that hangs can write nothing more, whatever it comes to.
+    if (job === undefined || (await makePending(tx.db, id, { token: job.claimToken })) === null) return
+    const wish = job.abortRequestedAt === null ? TIMEOUT : wishOf(job)
+    await finishInTransaction(tx, id, {
+      guard: 'unclaimed',
+      ending: await unheldEnding(tx.db, job, wish),
+      finding: 'stuck_run',
+      ...(wish.by === null ? {} : { actorId: wish.by }),
+    })
+    runtime.logger.warn({ jobId: id, workerId: job.workerId }, 'a run that did not end was taken from its worker')
+  })
+}
+
+const TIMEOUT: AbortWish = { by: null, reason: 'timeout_total', text: null }
 
 /** Wakes jobs whose wait is over: its time has come, or no child that it waits for is live. */
 async function wakeOverdueWaits(runtime: Repairing): Promise<void> {
