@@ -1,5 +1,6 @@
 // The jobs that this process runs now, by job id, and the one heartbeat for all of them: it says that the worker is
 // alive, and learns which jobs somebody wants to end and which are not ours any more.
+import type { Logger } from '@offshoot/shared/logger'
 import type { Runtime } from '@offshoot/shared/runtime'
 import type { Database } from '@offshoot/shared/db/database'
 import { heartbeat } from '@offshoot/shared/db/workers'
@@ -24,7 +25,7 @@ export interface RunningJobsOptions {
   workerId: () => string
   /** The worker's row is gone: it was declared lost. Called again with each heartbeat until there is another one. */
   onDeclaredLost: () => Promise<void>
-  /** Called after each good heartbeat. */
+  /** Called after each good heartbeat, unless it is still at work since an earlier one. */
   onHeartbeat: () => Promise<void>
 }
 
@@ -42,6 +43,7 @@ export async function watchRunningJobs({
   const running = new Map<string, { claim: Claim; stopSwitch: StopSwitch }>()
   const silenceLimitMs = config.WORKER_LOCK_MS - config.WORKER_HEARTBEAT_MS
   const strays = watchStrayClaims(runtime)
+  const [lookForStrays, tellHeartbeat] = [besideHeartbeats(logger), besideHeartbeats(logger)]
   let lastGood = performance.now()
   let looking: Promise<void> | undefined
   let again = false
@@ -63,8 +65,8 @@ export async function watchRunningJobs({
         stopSwitch.stop({ kind: 'claim-lost', because: 'a heartbeat found another claim' })
       else if (row.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
     }
-    await strays.look(held, (job) => running.get(job.id)?.claim.token === job.claimToken)
-    await onHeartbeat()
+    lookForStrays.begin(() => strays.look(held, (job) => running.get(job.id)?.claim.token === job.claimToken))
+    tellHeartbeat.begin(onHeartbeat)
   }
 
   function lookSoon(): void {
@@ -117,6 +119,23 @@ export async function watchRunningJobs({
       clearInterval(timer)
       unsubscribe()
       await looking
+      await Promise.all([lookForStrays.ended(), tellHeartbeat.ended()])
     },
+  }
+}
+
+/** Work that a heartbeat begins: it may stand behind locks and other statements, and the next heartbeat must not. */
+function besideHeartbeats(logger: Logger) {
+  let underway: Promise<void> | undefined
+  return {
+    /** Begins it, unless it is under way since an earlier heartbeat. */
+    begin(work: () => Promise<void>): void {
+      underway ??= work()
+        .catch((error: unknown) =>
+          logger.warn({ error }, 'what follows from a heartbeat failed; the next one tries again'),
+        )
+        .finally(() => (underway = undefined))
+    },
+    ended: async () => underway,
   }
 }

@@ -9,7 +9,11 @@ export interface StrayClaims {
   look(held: readonly HeldJob[], isRunning: (job: HeldJob) => boolean): Promise<void>
 }
 
+/** A claim whose tree somebody holds for longer is given back at a later heartbeat: it keeps no other from it. */
+const LOCK_LIMIT_MS = 500
+
 export function watchStrayClaims(runtime: Runtime): StrayClaims {
+  const repairing = { ...runtime, lockLimitMs: LOCK_LIMIT_MS }
   const graceMs = 2 * runtime.config.WORKER_HEARTBEAT_MS
   let seenSince = new Map<string, number>()
   return {
@@ -23,7 +27,9 @@ export function watchStrayClaims(runtime: Runtime): StrayClaims {
         seenSince.set(job.claimToken, since)
         if (now - since < graceMs) continue
         runtime.logger.warn({ jobId: job.id }, 'a claim of this worker that no run knows goes back')
-        await handBack(runtime, job, { token: job.claimToken }, 'handed-back')
+        await handBack(repairing, job, { token: job.claimToken }, 'handed-back').catch((error: unknown) =>
+          runtime.logger.warn({ jobId: job.id, error }, 'it could not be given back; a later heartbeat tries again'),
+        )
       }
     },
   }
