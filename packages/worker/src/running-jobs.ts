@@ -3,7 +3,7 @@
 import type { Logger } from '@offshoot/shared/logger'
 import type { Runtime } from '@offshoot/shared/runtime'
 import type { Database } from '@offshoot/shared/db/database'
-import { heartbeat } from '@offshoot/shared/db/workers'
+import { heartbeat, type HeldJob } from '@offshoot/shared/db/workers'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
 import type { RunStop, StopSwitch } from './run-stop.ts'
 import { watchStrayClaims } from './stray-claims.ts'
@@ -29,6 +29,11 @@ export interface RunningJobsOptions {
   onHeartbeat: () => Promise<void>
 }
 
+interface RunningJob {
+  claim: Claim
+  stopSwitch: StopSwitch
+}
+
 /** Intervals without a good answer after which a heartbeat counts as missed: one, and half for the answer's way. */
 const MISSED_AFTER = 1.5
 
@@ -40,10 +45,11 @@ export async function watchRunningJobs({
   onHeartbeat,
 }: RunningJobsOptions): Promise<RunningJobs> {
   const { config, logger, signals, metrics } = runtime
-  const running = new Map<string, { claim: Claim; stopSwitch: StopSwitch }>()
+  const running = new Map<string, RunningJob>()
   const silenceLimitMs = config.WORKER_LOCK_MS - config.WORKER_HEARTBEAT_MS
   const strays = watchStrayClaims(runtime)
   const [lookForStrays, tellHeartbeat] = [besideHeartbeats(logger), besideHeartbeats(logger)]
+  /** When the last heartbeat that was answered was sent: Postgres has seen this worker since, and not before. */
   let lastGood = performance.now()
   let looking: Promise<void> | undefined
   let again = false
@@ -51,20 +57,15 @@ export async function watchRunningJobs({
 
   async function look(): Promise<void> {
     const before = new Map(running)
+    const sentAt = performance.now()
     const held = await heartbeat(heartbeatDatabase, workerId())
-    lastGood = performance.now()
+    lastGood = sentAt
     if (held === null) {
       stopAll({ kind: 'claim-lost', because: 'the worker was declared lost' })
       await onDeclaredLost()
       return
     }
-    const byId = new Map(held.map((job) => [job.id, job]))
-    for (const [jobId, { claim, stopSwitch }] of before) {
-      const row = byId.get(jobId)
-      if (row?.claimToken !== claim.token)
-        stopSwitch.stop({ kind: 'claim-lost', because: 'a heartbeat found another claim' })
-      else if (row.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
-    }
+    obey(held, before.values())
     lookForStrays.begin(() => strays.look(held, (job) => running.get(job.id)?.claim.token === job.claimToken))
     tellHeartbeat.begin(onHeartbeat)
   }
@@ -96,10 +97,15 @@ export async function watchRunningJobs({
   })
   const timer = setInterval(() => {
     if (performance.now() - lastGood > MISSED_AFTER * config.WORKER_HEARTBEAT_MS) metrics.countMissedHeartbeat()
-    if (performance.now() - lastGood > silenceLimitMs)
-      stopAll({ kind: 'claim-lost', because: `no good heartbeat for ${silenceLimitMs} ms` })
     lookSoon()
   }, config.WORKER_HEARTBEAT_MS)
+  // Others may have the jobs of a worker that was silent for WORKER_LOCK_MS. Its runs stop one heartbeat before, not later.
+  const stopWatching = watchSilence({
+    limitMs: silenceLimitMs,
+    everyMs: config.WORKER_HEARTBEAT_MS,
+    lastGood: () => lastGood,
+    onSilence: () => stopAll({ kind: 'claim-lost', because: `no good heartbeat for ${silenceLimitMs} ms` }),
+  })
 
   return {
     add(claim, stopSwitch) {
@@ -117,11 +123,34 @@ export async function watchRunningJobs({
     async close() {
       closed = true
       clearInterval(timer)
+      stopWatching()
       unsubscribe()
       await looking
       await Promise.all([lookForStrays.ended(), tellHeartbeat.ended()])
     },
   }
+}
+
+/** Stops the runs whose claim is gone, and those that somebody wants to end. */
+function obey(held: readonly HeldJob[], runs: Iterable<RunningJob>): void {
+  const byId = new Map(held.map((job) => [job.id, job]))
+  for (const { claim, stopSwitch } of runs) {
+    const row = byId.get(claim.jobId)
+    if (row?.claimToken !== claim.token)
+      stopSwitch.stop({ kind: 'claim-lost', because: 'a heartbeat found another claim' })
+    else if (row.abortRequested) stopSwitch.stop({ kind: 'abort-wish' })
+  }
+}
+
+/** Calls `onSilence` as soon as the last good heartbeat is `limitMs` old, and then again every so often while it is. */
+function watchSilence(watch: { limitMs: number; everyMs: number; lastGood: () => number; onSilence: () => void }) {
+  function look(): void {
+    const leftMs = watch.lastGood() + watch.limitMs - performance.now()
+    if (leftMs <= 0) watch.onSilence()
+    timer = setTimeout(look, leftMs > 0 ? leftMs : watch.everyMs)
+  }
+  let timer = setTimeout(look, watch.limitMs)
+  return () => clearTimeout(timer)
 }
 
 /** Work that a heartbeat begins: it may stand behind locks and other statements, and the next heartbeat must not. */

@@ -51,6 +51,15 @@ const untilThereAgain = () =>
     return ids.length === 1 && ids
   })
 
+const seenAt = async () => (await stage.runtime.database.worker.findFirstOrThrow()).seenAt.getTime()
+
+/** Waits for the worker's next heartbeat, and answers when it was seen to have come. */
+async function nextHeartbeat(): Promise<number> {
+  const before = await seenAt()
+  await waitUntil(async () => (await seenAt()) !== before)
+  return performance.now()
+}
+
 /** Says something and then waits until the other side goes away. */
 const lingers: RawScript = async (reply) => {
   reply.text('I linger')
@@ -152,16 +161,24 @@ test('COST-4: a worker that is closed by force stops calling the model, and hand
   }
 })
 
-test('STUCK-7: a run that was stopped for want of heartbeats goes on once Postgres answers, although the worker was not lost', async () => {
+test('COST-4 STUCK-7: a run that was stopped for want of heartbeats goes on once Postgres answers, although the worker was not lost', async () => {
   raw.answer('hold your breath', callsTool('count', {}), lingers, says('breathing'))
   const { id } = await spawnRoot(stage, 'bot', 'hold your breath')
   await untilLiveText(stage, id, 'I linger')
   const before = await workerIds()
+  const { WORKER_LOCK_MS: lockMs, WORKER_HEARTBEAT_MS: heartbeatMs } = stage.config
+  // The last one comes between two others, as after a signal.
+  const regularAt = await nextHeartbeat()
+  await waitUntil(() => performance.now() - regularAt > heartbeatMs / 3)
+  stage.runtime.signals.publish('workers', JSON.stringify([id]))
+  const lastSeenAt = await nextHeartbeat()
   await stage.runtime.database.$transaction(
     async (tx) => {
       // Heartbeats wait, looks at workers do not.
       await tx.$executeRawUnsafe('lock table "offshoot"."Worker" in share row exclusive mode')
-      await waitUntil(() => raw.requests('hold your breath')[1]?.closedByPeerAt)
+      const closedAt = await waitUntil(() => raw.requests('hold your breath')[1]?.closedByPeerAt)
+      // A lock's length less one heartbeat; half of one for what stops and closes it.
+      expect(closedAt - lastSeenAt).toBeLessThan(lockMs - heartbeatMs / 2)
     },
     { timeout: 10_000 },
   )
