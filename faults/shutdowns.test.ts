@@ -56,26 +56,30 @@ test('STUCK-14: a worker with a tool that hangs ends within its limit, with exit
   expect(await endOf(stage, job?.id ?? '')).toMatchObject({ state: 'completed', result: 'I was told.', crashes: 0 })
 })
 
-test('STUCK-14: with Postgres locked a worker and an API end within their limits, and the job goes on when it is free', async () => {
-  await stage.fleet.replenish()
-  const api = await startApiProcess(stage.environment)
-  const [job] = await stage.spawnAgents(['lingers'], lingersOnce())
-  const { id } = job ?? { id: '' }
-  await untilLiveText(stage, id, 'I linger.')
-  const worker = await stage.fleet.workerOf(id)
-  const session = new Client({ connectionString: stage.environment['DATABASE_URL'] })
-  await session.connect()
-  try {
-    await session.query('begin')
-    await session.query('lock table "offshoot"."AgentJob" in access exclusive mode')
-    const [workerEnd, apiEnd] = await Promise.all([end(worker), end(api)])
-    expect(workerEnd.afterMs).toBeLessThan(WORKER_ENDS_WITHIN_MS)
-    expect(apiEnd.afterMs).toBeLessThan(API_ENDS_WITHIN_MS)
-  } finally {
-    await session.end()
-  }
-  expect(await endOf(stage, id, 20_000)).toMatchObject({ state: 'completed', result: 'I go on.', steps: 1 })
-})
+test.each(['AgentJob', 'Worker'])(
+  'STUCK-14: with Postgres locked at %s a worker and an API end within their limits, with exit code 0, and the job goes on when it is free',
+  async (table) => {
+    await stage.fleet.replenish()
+    const api = await startApiProcess(stage.environment)
+    const [job] = await stage.spawnAgents([`lingers at ${table}`], lingersOnce())
+    const { id } = job ?? { id: '' }
+    await untilLiveText(stage, id, 'I linger.')
+    const worker = await stage.fleet.workerOf(id)
+    const session = new Client({ connectionString: stage.environment['DATABASE_URL'] })
+    await session.connect()
+    try {
+      await session.query('begin')
+      await session.query(`lock table "offshoot"."${table}" in access exclusive mode`)
+      const [workerEnd, apiEnd] = await Promise.all([end(worker), end(api)])
+      expect([workerEnd.code, apiEnd.code]).toEqual([0, 0])
+      expect(workerEnd.afterMs).toBeLessThan(WORKER_ENDS_WITHIN_MS)
+      expect(apiEnd.afterMs).toBeLessThan(API_ENDS_WITHIN_MS)
+    } finally {
+      await session.end()
+    }
+    expect(await endOf(stage, id, 20_000)).toMatchObject({ state: 'completed', result: 'I go on.', steps: 1 })
+  },
+)
 
 test('STUCK-14: without Redis a worker and an API end within their limits, and the job is handed back', async () => {
   const redis = await startOwnRedis()

@@ -13,6 +13,7 @@ import { type LiveStreams, openLiveStreams } from './queue/live-streams.ts'
 import { openMemoryLiveStreams } from './queue/memory-live-streams.ts'
 import { openMemorySignals } from './queue/memory-signals.ts'
 import { openSignals, type Signals } from './queue/signals.ts'
+import { withLimit } from './with-limit.ts'
 
 export interface Runtime {
   config: Config
@@ -27,7 +28,7 @@ export interface Runtime {
   groups: Groups
   metrics: Metrics
   extensions: Extensions
-  /** Lets what is on its way go out (at most half a second), then closes every connection. */
+  /** Lets what is on its way go out (at most half a second), then closes every connection (those to Postgres within 1 s). */
   close(): Promise<void>
 }
 
@@ -74,10 +75,13 @@ export function openRuntime(options: {
     async close() {
       await outbox.close()
       await Promise.all([deliveries.close(), signals.close(), liveStreams.close()])
-      await database.$disconnect()
+      // It waits for the statements that are under way.
+      await withLimit(database.$disconnect(), DISCONNECT_LIMIT_MS).catch(() => undefined)
     },
   }
 }
+
+const DISCONNECT_LIMIT_MS = 1_000
 
 function openRedisChannels(config: Config, logger: Logger) {
   return {

@@ -6,6 +6,7 @@ import { deleteWorker, holdPresenceLock, insertWorker, markDraining, type Worker
 import { newId } from '@offshoot/shared/ids'
 import { startReconciler } from '@offshoot/shared/operations/reconcile'
 import type { Runtime } from '@offshoot/shared/runtime'
+import { withLimit } from '@offshoot/shared/with-limit'
 import { watchLayers } from './layer-watch.ts'
 import { createLiveWriters } from './live-writer.ts'
 import type { DeliveryDependencies } from './process-delivery.ts'
@@ -22,6 +23,8 @@ export interface JobProcess extends DeliveryDependencies {
 
 /** What handing jobs over in the middle of a step may take: it needs Postgres only. */
 const FORCED_HAND_OVER_MS = 1_000
+/** What an orderly close may take afterwards: with a Postgres that is locked the process ends without it. */
+const CLOSE_LIMIT_MS = 1_500
 
 export interface JobProcessOptions {
   /** The lanes that it serves; none for a process that runs inline jobs only. */
@@ -64,6 +67,16 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
   runtime.metrics.watchJobs(() => runningJobs.count())
   const reconciler = startReconciler(runtime, { holder: row.id })
 
+  async function close(): Promise<void> {
+    await reconciler.stop()
+    await runningJobs.close()
+    await layerWatch.close()
+    await heartbeatDatabase.$disconnect()
+    await lock.close()
+    // With jobs left the row stays, so that the reconciler finds them as those of a lost worker.
+    if (runningJobs.count() === 0) await deleteWorker(database, row.id).catch(() => undefined)
+  }
+
   return {
     runtime,
     workerId: () => row.id,
@@ -75,7 +88,8 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
     shutdown: shutdown.signal,
     async drain(stopTaking, afterLast) {
       draining = true
-      await markDraining(database, row.id).catch(() => undefined)
+      // Nobody waits for it: no more deliveries are taken from here on, whatever Postgres says.
+      void markDraining(database, row.id).catch(() => undefined)
       const stopped = stopTaking()
       const inTime = await Promise.race([
         stopped.then(() => true),
@@ -92,13 +106,9 @@ export async function openJobProcess(runtime: Runtime, options: JobProcessOption
         shutdown.abort(new Error('the worker shuts down'))
       }
       await afterLast?.()
-      await reconciler.stop()
-      await runningJobs.close()
-      await layerWatch.close()
-      await heartbeatDatabase.$disconnect()
-      await lock.close()
-      // With jobs left the row stays, so that the reconciler finds them as those of a lost worker.
-      if (runningJobs.count() === 0) await deleteWorker(database, row.id).catch(() => undefined)
+      await withLimit(close(), CLOSE_LIMIT_MS).catch((error: unknown) =>
+        logger.warn({ error }, 'Postgres did not let everything close'),
+      )
     },
   }
 }
