@@ -24,8 +24,6 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
   function openLane(lane: string): BullWorker {
     const worker = new BullWorker(queueName(lane), createProcessor(jobProcess), {
       connection,
-      // Stands in each delivery that it takes, so that the reconciler sees which were taken by a lost worker.
-      name: jobProcess.workerId(),
       prefix: config.QUEUE_PREFIX,
       concurrency: config.WORKER_CONCURRENCY,
       lockDuration: DELIVERY_LOCK_MS,
@@ -33,6 +31,9 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
       // A stalled delivery is acknowledged by whoever gets it next: BullMQ must not fail it before.
       maxStalledCount: 1_000,
     })
+    // Stands in each delivery that it takes, so that the reconciler sees which were taken by a lost worker. BullMQ reads it
+    // each time; a worker that was declared lost goes on under another one.
+    Object.defineProperty(worker.opts, 'name', { get: () => jobProcess.workerId(), enumerable: true })
     // Losing a delivery means nothing while the claim in Postgres holds; whether it does is looked at now.
     worker.on('lockRenewalFailed', () => jobProcess.runningJobs.lookSoon())
     worker.on('error', (error) => logger.warn({ lane, error: error.message }, 'worker queue error'))

@@ -141,7 +141,13 @@ test('COST-4: a worker that was declared lost stops its runs and starts again un
     within: stage.config.WORKER_HEARTBEAT_MS + 1_000,
   })
   expect(await endOf(stage, id)).toMatchObject({ state: 'completed', result: 'not lost' })
-  expect(await untilThereAgain()).not.toEqual(before)
+  const again = await untilThereAgain()
+  expect(again).not.toEqual(before)
+  // What it takes from now on is taken by a worker that there is: else the reconciler would deliver it once more.
+  raw.answer('take me', says('taken'))
+  const { id: next } = await runRoot(stage, 'bot', 'take me')
+  const delivery = await stage.runtime.deliveries.lane('default').getJob(`${next}-1`)
+  expect([delivery?.processedBy]).toEqual(again)
 })
 
 test('COST-4: a worker that is closed by force stops calling the model, and hands its job back', async () => {
