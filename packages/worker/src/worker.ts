@@ -18,7 +18,7 @@ export async function startWorker(runtime: Runtime): Promise<WorkerProcess> {
   const { config, logger } = runtime
   const lanes = config.WORKER_LANES
   const jobProcess = await openJobProcess(runtime, { lanes })
-  const connection = openRedis(config, logger, 'worker', { blocking: true })
+  const connection = openRedis(config, logger, 'worker', { forWorker: true })
   const bullWorkers = lanes.map((lane) => openLane(lane))
 
   function openLane(lane: string): BullWorker {

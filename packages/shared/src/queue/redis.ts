@@ -13,13 +13,14 @@ export const ANSWER_LIMIT_MS = 1_000
 
 /**
  * Opens one connection (or one cluster client). It reconnects for ever, never throws on its own, and logs each change
- * between reachable and away once. BullMQ's workers block on theirs (`blocking`), so that silence there means nothing.
+ * between reachable and away once. A BullMQ worker blocks on a duplicate of the one that it gets (`forWorker`), so that
+ * silence there means nothing; BullMQ watches over that one itself.
  */
 export function openRedis(
   config: Config,
   logger: Logger,
   purpose: string,
-  { blocking = false }: { blocking?: boolean } = {},
+  { forWorker = false }: { forWorker?: boolean } = {},
 ): RedisClient {
   const options: ConnectionOptions = {
     maxRetriesPerRequest: null,
@@ -28,10 +29,12 @@ export function openRedis(
     autoResubscribe: false,
     connectionName: `offshoot:${purpose}`,
     retryStrategy: (attempts: number) => Math.min(50 * 2 ** Math.min(attempts, 10), MAX_RECONNECT_DELAY_MS),
+    socketTimeout: SILENCE_LIMIT_MS,
     // What is sent in the same moment goes in one message; but nothing may stand behind a command that blocks.
-    ...(blocking ? {} : { socketTimeout: SILENCE_LIMIT_MS, enableAutoPipelining: true }),
+    ...(forWorker ? {} : { enableAutoPipelining: true }),
   }
   const client = connect(config, options)
+  if (forWorker) letDuplicatesBlock(client)
   let away = false
   client.on('error', (error: Error) => {
     if (!away) logger.warn({ purpose, error: error.message }, 'Redis is away; trying again')
@@ -50,7 +53,7 @@ interface ConnectionOptions {
   autoResubscribe: boolean
   connectionName: string
   retryStrategy: (attempts: number) => number
-  socketTimeout?: number
+  socketTimeout: number
   enableAutoPipelining?: boolean
 }
 
@@ -70,6 +73,20 @@ function connect(config: Config, options: ConnectionOptions): RedisClient {
     })
   }
   return new Redis(config.REDIS_URL ?? '', options)
+}
+
+/** A duplicate of the connection owes no answer in time. */
+function letDuplicatesBlock(client: RedisClient): void {
+  // ioredis takes an option that is there and undefined for one that is not set, which its types do not say.
+  const noLimit = { socketTimeout: undefined } as object
+  if (client instanceof Cluster) {
+    const duplicate = client.duplicate.bind(client)
+    client.duplicate = (nodes, options) =>
+      duplicate(nodes, { ...options, redisOptions: { ...options?.redisOptions, ...noLimit } })
+  } else {
+    const duplicate = client.duplicate.bind(client)
+    client.duplicate = (options) => duplicate({ ...options, ...noLimit })
+  }
 }
 
 function splitHostPort(node: string): { host: string; port: number } {
