@@ -6,6 +6,7 @@ import { isTerminal } from '@offshoot/shared/contracts/job-state'
 import { abortAgent } from '@offshoot/shared/operations/abort-agent'
 import { retryAgent } from '@offshoot/shared/operations/retry-agent'
 import { queueName } from '@offshoot/shared/queue/delivery-queue'
+import { isHeldByWorker } from '@offshoot/shared/queue/queue-errors'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { LimitError, withLimit } from '@offshoot/shared/with-limit'
 import type { Job, Queue } from 'bullmq'
@@ -109,7 +110,7 @@ async function removeDelivery(delivery: Job): Promise<void> {
   try {
     await fromRedis(delivery.remove())
   } catch (error) {
-    if ((await fromRedis(delivery.getState())) !== 'active') throw error
+    if (!isHeldByWorker(error)) throw error
     throw problem('invalid_request', 'A worker holds this delivery. Look again in a moment.', { cause: error })
   }
 }

@@ -1,5 +1,6 @@
 // What BullMQ calls for a delivery: our outcome in BullMQ's words, and BullMQ's signal as a reason to look.
-import { DelayedError, type Job, UnrecoverableError } from 'bullmq'
+import { comesAgain, failedForGood } from '@offshoot/shared/queue/queue-errors'
+import type { Job } from 'bullmq'
 import { type DeliveryDependencies, type DeliveryResult, processDelivery } from './process-delivery.ts'
 
 export type Processor = (job: Job, token: string | undefined, signal: AbortSignal | undefined) => Promise<string>
@@ -22,9 +23,9 @@ export function createProcessor(dependencies: DeliveryDependencies): Processor {
     })
     if (againAfterMs !== undefined) {
       await job.moveToDelayed(Date.now() + againAfterMs, token)
-      throw new DelayedError(words)
+      throw comesAgain(words)
     }
-    if (outcome === 'failed') throw new UnrecoverableError(words)
+    if (outcome === 'failed') throw failedForGood(words)
     return words
   }
 }

@@ -2,6 +2,7 @@
 // failover: for us it is away (docs/decisions/0015). A small write each second tells. Since an answer is owed then, it
 // also shows a connection that the network has dropped without a word.
 import type { Logger } from '../logger.ts'
+import { isRefusal } from './queue-errors.ts'
 import { isReachable, type RedisClient } from './redis.ts'
 
 /** `refusing`: it answers, and takes no writes. */
@@ -29,7 +30,7 @@ export function startRedisPulse(client: RedisClient, options: { key: string; log
       await client.set(key, '1', 'PX', KEY_EXPIRES_MS)
     } catch (error) {
       // Without an answer nothing is known of writes; the connection's own state says that Redis is away.
-      if (!(error instanceof Error) || error.name !== 'ReplyError') return
+      if (!isRefusal(error)) return
       refusal = error.message
     }
     if (takesWrites === (refusal === undefined)) return
