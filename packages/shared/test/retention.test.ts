@@ -9,7 +9,7 @@ import { storeModelOutput, storeWholeStep } from '../src/db/journal.ts'
 import { newId } from '../src/ids.ts'
 import { finishAgent } from '../src/operations/finish-agent.ts'
 import { startReconciler } from '../src/operations/reconcile.ts'
-import { removeOldTrees, removeToldEntries } from '../src/operations/remove-old.ts'
+import { removeOldTrees, removeToldEntries, TREES_A_ROUND } from '../src/operations/remove-old.ts'
 import { retryAgent } from '../src/operations/retry-agent.ts'
 
 const DAYS = 30
@@ -150,4 +150,18 @@ test('the reconciler does it, by RETENTION_DAYS', async () => {
   } finally {
     await reconciler.stop()
   }
+})
+
+test('however many trees there are to remove, retention catches up with them', async () => {
+  const jobs = await Promise.all(Array.from({ length: TREES_A_ROUND + 10 }, () => spawnJob(stage.runtime, 'alice')))
+  for (const { id } of jobs) {
+    const run = await claimNext(stage.runtime, id)
+    await finishAgent(stage.runtime, run, { guard: claimOf(run), ending: COMPLETED })
+  }
+  const ids = jobs.map(({ id }) => id)
+  await endedDaysAgo(DAYS + 1, ...ids)
+  const reconciler = startReconciler(stage.runtime, { holder: 'r' })
+  const left = () => stage.runtime.database.agentJob.count({ where: { id: { in: ids } } })
+  await expect.poll(left, { timeout: 15_000 }).toBe(0)
+  await reconciler.stop()
 })

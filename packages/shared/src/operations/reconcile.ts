@@ -17,7 +17,7 @@ import { createWaker } from '../waker.ts'
 import { tellDelivery } from './deliver.ts'
 import { type AbortWish, finishInTransaction, unheldEnding, wishOf } from './finish-agent.ts'
 import { handBack, handBackTogether } from './hand-back.ts'
-import { removeOldTrees, removeToldEntries } from './remove-old.ts'
+import { ENTRIES_A_ROUND, removeOldTrees, removeToldEntries, TREES_A_ROUND } from './remove-old.ts'
 import { lockTree, transact, type TransactRuntime, type Tx } from './transact.ts'
 import { wakeAgent } from './wake-agent.ts'
 
@@ -62,9 +62,11 @@ export function startReconciler(runtime: Runtime, options: { holder: string }): 
     metrics.countRound('done')
     if (performance.now() - tidiedAt < TIDY_EVERY_MS) return
     tidiedAt = performance.now()
-    await removeOldTrees(repairing, runtime.config.RETENTION_DAYS)
-    await removeToldEntries(database)
+    const trees = await removeOldTrees(repairing, runtime.config.RETENTION_DAYS)
+    const entries = await removeToldEntries(database)
     await addUpJobTally(database)
+    // There is more than one round removes: the next one goes on with it.
+    if (trees === TREES_A_ROUND || entries === ENTRIES_A_ROUND) tidiedAt = -Infinity
   }
 
   async function run(): Promise<void> {

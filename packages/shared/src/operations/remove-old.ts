@@ -5,7 +5,9 @@ import { type Database, sql } from '../db/database.ts'
 import { lockFreeTrees, transact, type TransactRuntime } from './transact.ts'
 
 /** Trees of one round, so that a round stays short. */
-const TREES_A_ROUND = 50
+export const TREES_A_ROUND = 50
+/** The same for outbox entries, which go in one statement. */
+export const ENTRIES_A_ROUND = 5_000
 /** Told outbox entries are only kept to look into what happened. */
 const TOLD_ENTRIES_DAYS = 1
 const JOB_TABLES = [
@@ -29,9 +31,10 @@ export async function removeOldTrees(runtime: TransactRuntime, retentionDays: nu
         where d."rootJobId" = j."id"
           and (d."finishedAt" is null or d."finishedAt" >= clock_timestamp() - make_interval(days => ${retentionDays})))
     order by j."finishedAt" limit ${TREES_A_ROUND}`)
-  for (const { id: rootJobId } of roots)
-    if (await removeTree(runtime, rootJobId)) runtime.metrics.countFindings('removed_by_retention', 1)
-  return roots.length
+  let removed = 0
+  for (const { id: rootJobId } of roots) if (await removeTree(runtime, rootJobId)) removed += 1
+  runtime.metrics.countFindings('removed_by_retention', removed)
+  return removed
 }
 
 /** False: it is not to be removed after all, or somebody holds it now. */
@@ -53,9 +56,10 @@ async function removeTree(runtime: TransactRuntime, rootJobId: string): Promise<
   })
 }
 
+/** Removes entries that were told long ago. Answers how many. */
 export async function removeToldEntries(database: Database): Promise<number> {
   return database.$executeRaw(sql`
     delete from "offshoot"."Outbox" where "id" in (
       select "id" from "offshoot"."Outbox"
-      where "doneAt" < clock_timestamp() - make_interval(days => ${TOLD_ENTRIES_DAYS}) limit 5000)`)
+      where "doneAt" < clock_timestamp() - make_interval(days => ${TOLD_ENTRIES_DAYS}) limit ${ENTRIES_A_ROUND})`)
 }
