@@ -2,6 +2,8 @@
 import type { UIMessageChunk } from 'ai'
 import { isTerminal } from '../contracts/job-state.ts'
 import type { LiveBatch } from '../contracts/live-frame.ts'
+import type { AgentJob } from '../db/agent-jobs.ts'
+import { sql } from '../db/database.ts'
 import type { Runtime } from '../runtime.ts'
 import { createWaker } from '../waker.ts'
 import { endChunks } from './dispatch-outbox.ts'
@@ -107,12 +109,13 @@ async function endFromRow(
   { database }: Pick<Runtime, 'database'>,
   jobId: string,
 ): Promise<UIMessageChunk[] | undefined> {
-  const job = await database.agentJob.findUnique({ where: { id: jobId } })
-  if (job === null) return endChunks('aborted', null, 'The job is gone: its row was deleted.')
+  const [job] = await database.$queryRaw<(AgentJob & { endedOfLate: boolean | null })[]>(sql`
+    select *, "finishedAt" > clock_timestamp() - make_interval(secs => ${END_FRAME_GRACE_MS / 1_000}) as "endedOfLate"
+    from "offshoot"."AgentJob" where "id" = ${jobId}`)
+  if (job === undefined) return endChunks('aborted', null, 'The job is gone: its row was deleted.')
   if (!isTerminal(job.state)) return undefined
   // The worker's process tells the end right after the commit; give it a moment before the row speaks for it.
-  const sinceEndMs = job.finishedAt === null ? Infinity : Date.now() - job.finishedAt.getTime()
-  return sinceEndMs < END_FRAME_GRACE_MS ? undefined : endChunks(job.state, job.error, jobReason(job))
+  return job.endedOfLate === true ? undefined : endChunks(job.state, job.error, jobReason(job))
 }
 
 const END_FRAME_GRACE_MS = 3_000
