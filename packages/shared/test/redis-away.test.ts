@@ -1,6 +1,7 @@
 // Redis refuses, or is silent: what was accepted is in Postgres, answers come in time, and what Redis missed is made up.
 import { readJob } from '@offshoot/testing/agents'
 import { claimNext, claimOf, COMPLETED, spawnJob } from '@offshoot/testing/jobs-without-worker'
+import { redisCommand } from '@offshoot/testing/redis-command'
 import { startTcpProxy, type TcpProxy } from '@offshoot/testing/tcp-proxy'
 import { openTestStage, type TestStage } from '@offshoot/testing/test-stage'
 import { waitUntil } from '@offshoot/testing/wait-until'
@@ -85,6 +86,33 @@ test('STUCK-9: a connection that the network dropped without a word is replaced,
   proxy.heal()
   reconciler = startReconciler(runtime, { holder: 'r' })
   expect(await waitUntil(() => delivery(job.id), { within: 20_000 })).toMatchObject({ name: 'forge/writer' })
+})
+
+test('STUCK-9: what is told again and again while Redis is away goes there once when it is back', async () => {
+  const runtime = runtimeAt(proxy.url)
+  const { database } = stage.runtime
+  await waitUntil(() => runtime.signals.isReachable())
+  proxy.silence()
+  proxy.cut()
+  await waitUntil(() => !runtime.signals.pulse.isOk())
+  const job = await spawnJob(runtime, 'alice')
+  const attempts = async () => (await database.outbox.findFirstOrThrow({ where: { jobId: job.id } })).attempts
+  await waitUntil(async () => (await attempts()) === 1)
+  for (let tries = 2; tries <= 6; tries += 1) {
+    await database.outbox.updateMany({ where: { jobId: job.id }, data: { nextAttemptAt: new Date(0) } })
+    await runtime.outbox.dispatchDue()
+    await waitUntil(async () => (await attempts()) === tries)
+  }
+  proxy.heal()
+  proxy.cut()
+  await waitUntil(() => delivery(job.id))
+  // Behind all that waited for this connection.
+  await runtime.deliveries.counts('default')
+  const queue = stage.runtime.deliveries.lane('default')
+  const events = await redisCommand(stage.config.REDIS_URL ?? '', 'xrange', queue.toKey('events'), '-', '+')
+  const ofJob = (Array.isArray(events) ? events : []).map(String).filter((event) => event.includes(job.id))
+  expect(ofJob).toContainEqual(expect.stringContaining('added'))
+  expect(ofJob).not.toContainEqual(expect.stringContaining('duplicated'))
 })
 
 test('STUCK-3: deadlines fire while Redis is silent', async () => {

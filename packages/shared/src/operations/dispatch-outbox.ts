@@ -77,6 +77,8 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
   /** `late`: somebody else should have told it. */
   async function tell(entry: OutboxEntry, { late }: { late: boolean }): Promise<void> {
     try {
+      // Each try that Redis does not answer stays in its client’s memory until it does: one an entry is enough.
+      if (late && goesToRedis(entry) && !dependencies.signals.pulse.isOk()) throw new Error('Redis is away')
       await withLimit(
         tellOne({ ...dependencies, outbox: dispatcher }, completionEvents, entry, messageOf(entry, late)),
         entry.kind === 'completionEvent' || entry.kind === 'outcome' ? LONG_TELL_LIMIT_MS : TELL_LIMIT_MS,
@@ -125,6 +127,12 @@ export function openOutboxDispatcher(dependencies: DispatchDependencies): Outbox
     },
   }
   return dispatcher
+}
+
+/** Deliveries, their removals and end frames, but for inline jobs, whose queue is the process's own. */
+function goesToRedis({ kind, payload }: OutboxEntry): boolean {
+  const ownWorker = typeof payload === 'object' && payload !== null && 'workerId' in payload
+  return (kind === 'delivery' || kind === 'removal' || kind === 'ended') && !ownWorker
 }
 
 /** What this process has just written is known; what it finds may be of another version. */
