@@ -1,5 +1,5 @@
 // `pnpm test:faults`: whole fleets of real processes, killed, frozen, redeployed and cut off. Each scenario has a stage of
-// its own and most of the machine, so they run one after the other; together they may take at most 10 minutes.
+// its own and most of the machine, so they run one after the other; together they may take at most 10 minutes (.ci/summary.ts).
 import { defineConfig } from 'vitest/config'
 
 export default defineConfig({
