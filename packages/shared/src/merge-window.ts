@@ -6,8 +6,8 @@
 const SHORTEST_MS = 40
 /** And at most, in a process full of agents. */
 const LONGEST_MS = 1_000
-/** Streams that a process feeds at the shortest window: beyond that the window grows with their number. */
-const STREAMS_AT_SHORTEST = 100
+/** Beyond 80 streams the window grows with their number. */
+const MS_A_STREAM = 0.5
 
 /** Streams that are flushed in one turn of the event loop: others want it, too. */
 const MAX_AT_ONCE = 50
@@ -15,7 +15,7 @@ const MAX_AT_ONCE = 50
 export interface MergeWindow {
   /** How long deltas are collected now, in milliseconds. */
   ms(): number
-  /** Counts a stream until the returned function is called. */
+  /** Counts a model's stream until the returned function is called. */
   open(): () => void
   /** Calls `flush` when the window that began at `sinceMs` (`performance.now()`) is over. */
   schedule(sinceMs: number, flush: () => void): void
@@ -28,7 +28,7 @@ export function createMergeWindow({ chunkMs }: { chunkMs: number }): MergeWindow
   /** In the order in which they were scheduled, which is nearly that in which they end. */
   let waiting: { endsAt: number; flush: () => void }[] = []
   let timer: NodeJS.Timeout | undefined
-  const ms = () => Math.min(Math.max(1, streams / STREAMS_AT_SHORTEST) * SHORTEST_MS, longestMs)
+  const ms = () => Math.min(Math.max(SHORTEST_MS, streams * MS_A_STREAM), longestMs)
 
   function flushDue(): void {
     timer = undefined

@@ -19,7 +19,7 @@ function open() {
   const merger = createEventMerger(window, (sent) => void got.push(sent))
   const feed = (bytes: string | Uint8Array) =>
     merger.take(typeof bytes === 'string' ? new TextEncoder().encode(bytes) : bytes)
-  return { window, feed, got: () => got.join(''), end: merger.end, drop: merger.drop }
+  return { feed, got: () => got.join(''), end: merger.end, drop: merger.drop }
 }
 
 test('the first delta goes through at once, what follows within the window as one event', async () => {
@@ -87,8 +87,8 @@ test.each(['\r\n', '\r'])(
   },
 )
 
-test('the end sends a part of an event, too; after it, or once dropped, nothing is sent or counted', async () => {
-  const { window, feed, got, end, drop } = open()
+test('the end sends a part of an event, too; after it, or once dropped, nothing is sent', async () => {
+  const { feed, got, end } = open()
   feed(text('a') + text('b') + 'data: cut')
   end()
   feed(text('c'))
@@ -98,8 +98,4 @@ test('the end sends a part of an event, too; after it, or once dropped, nothing 
   left.drop()
   await vi.advanceTimersByTimeAsync(100)
   expect(left.got()).toBe(text('a'))
-  drop()
-  const opened = Array.from({ length: 200 }, () => window.open())
-  expect(window.ms()).toBe(80)
-  for (const close of opened) close()
 })

@@ -31,7 +31,6 @@ export interface EventMerger {
 /** `send` gets what goes on, as text, and is never called with none. */
 export function createEventMerger(window: MergeWindow, send: (text: string) => void): EventMerger {
   const decoder = new TextDecoder()
-  const close = window.open()
   /** The text of an event that has not come whole. */
   let rest = ''
   /** A delta that waits for more like it. */
@@ -70,7 +69,6 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
   }
 
   function drop(): void {
-    if (!closed) close()
     closed = true
     held = undefined
   }

@@ -107,7 +107,7 @@ test('a part is waited for before it goes on; the window grows with the streams 
   await soon()
   expect(got).toEqual([text('a'), end])
   const close = Array.from({ length: 499 }, () => window.open())
-  expect(window.ms()).toBe(200)
+  expect(window.ms()).toBe(250)
   for (const each of close) each()
   expect(window.ms()).toBe(40)
 })

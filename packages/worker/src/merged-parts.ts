@@ -15,6 +15,9 @@ export interface PartSource {
   rest: ReadableStreamDefaultReader<Part>
 }
 
+/** Deltas that a provider has joined within the same window come about that far apart: they are not held again. */
+const NEARLY = 0.75
+
 export interface MergeOptions {
   window: MergeWindow
   /** How long the source may be silent before its `finish`, in milliseconds. */
@@ -74,7 +77,7 @@ export function mergedParts(
   function take(controller: ReadableStreamDefaultController<Part>, part: Delta): void {
     if (!collected.join(part)) {
       flush(controller)
-      if (performance.now() - sentAt >= window.ms()) return send(controller, part)
+      if (performance.now() - sentAt >= window.ms() * NEARLY) return send(controller, part)
       collected.begin(part)
     }
     if (scheduled) return
