@@ -54,6 +54,8 @@ export interface DeliveryResult {
 }
 
 const RETRY_PAUSE_MS = 500
+/** How long a worker that may count as lost waits between two looks. */
+const SEEN_PAUSE_MS = 50
 /** How long a delivery for newer workers stays away from the queue, so that those who cannot take it do not spin on it. */
 const NEWER_WORKER_PAUSE_MS = 2_000
 /** How often an outcome is written that Postgres refuses with an error that is not known to pass. */
@@ -71,6 +73,7 @@ export async function processDelivery(dependencies: DeliveryDependencies, data: 
 async function claimAndRun(dependencies: DeliveryDependencies, data: unknown): Promise<DeliveryResult> {
   const { agentJobId, deliverySeq } = deliveryDataSchema.parse(data)
   const claim: Claim = { jobId: agentJobId, token: newId() }
+  await untilSeen(dependencies)
   const job = await persistently(dependencies, () =>
     dependencies.runtime.groups.claim({ ...claim, deliverySeq, workerId: dependencies.workerId() }),
   )
@@ -82,6 +85,14 @@ async function claimAndRun(dependencies: DeliveryDependencies, data: unknown): P
   if (dependencies.suspects.mayRun(job)) return runClaimed(dependencies, job, claim)
   const wait = { forMs: TURN_PAUSE_MS, because: 'other jobs that workers were lost with run first', counted: false }
   return persistently(dependencies, () => waitOrHandBack(dependencies.runtime, job, claim, wait))
+}
+
+/** A worker that was frozen, and is told of its jobs' fate by the next heartbeat, takes nothing before that. */
+async function untilSeen({ runningJobs, shutdown }: DeliveryDependencies): Promise<void> {
+  while (!runningJobs.isSeen()) {
+    runningJobs.lookSoon()
+    await pause(SEEN_PAUSE_MS, shutdown)
+  }
 }
 
 async function notClaimed(

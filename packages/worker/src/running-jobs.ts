@@ -11,6 +11,8 @@ import { watchStrayClaims } from './stray-claims.ts'
 export interface RunningJobs {
   add(claim: Claim, stopSwitch: StopSwitch): () => void
   count(): number
+  /** False while others may take this worker for lost, or have: what it claimed then it would not keep. */
+  isSeen(): boolean
   /** Looks at once, for a signal or a doubt; several calls become one look. */
   lookSoon(): void
   /** Stops every run for this reason. */
@@ -51,6 +53,7 @@ export async function watchRunningJobs({
   const [lookForStrays, tellHeartbeat] = [besideHeartbeats(logger), besideHeartbeats(logger)]
   /** When the last heartbeat that was answered was sent: Postgres has seen this worker since, and not before. */
   let lastGood = performance.now()
+  let declaredLost = false
   let looking: Promise<void> | undefined
   let again = false
   let closed = false
@@ -60,9 +63,11 @@ export async function watchRunningJobs({
     const sentAt = performance.now()
     const held = await heartbeat(heartbeatDatabase, workerId())
     lastGood = sentAt
+    declaredLost = held === null
     if (held === null) {
       stopAll({ kind: 'claim-lost', because: 'the worker was declared lost' })
       await onDeclaredLost()
+      declaredLost = false
       return
     }
     obey(held, before.values())
@@ -118,6 +123,7 @@ export async function watchRunningJobs({
       }
     },
     count: () => running.size,
+    isSeen: () => !declaredLost && performance.now() - lastGood <= silenceLimitMs,
     lookSoon,
     stopAll,
     async close() {
