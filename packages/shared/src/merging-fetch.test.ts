@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { text as readText } from 'node:stream/consumers'
+import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import { afterEach, expect, test } from 'vitest'
 import { createMergeWindow } from './merge-window.ts'
 import { createMergingFetch } from './merging-fetch.ts'
@@ -53,6 +54,21 @@ test.each([
   const url = await serve((_request, response) => response.writeHead(status, { 'content-type': type }).end(body))
   const response = await post(url)
   expect([response.status, response.headers.get('content-type'), await response.text()]).toEqual([status, type, body])
+})
+
+test.each([
+  ['gzip', gzipSync],
+  ['br', brotliCompressSync],
+  ['deflate', deflateSync],
+])('what a gateway compresses with %s all the same is read, an error too', async (encoding, compress) => {
+  const url = await serve((request, response) => {
+    const error = request.url === '/error'
+    const type = error ? 'application/json' : 'text/event-stream'
+    response.writeHead(error ? 400 : 200, { 'content-type': type, 'content-encoding': encoding })
+    response.end(compress(error ? '{"error":"größe"}' : delta('one ') + delta('two ') + delta('three')))
+  })
+  expect(await (await post(url)).text()).toBe(delta('one ') + delta('two three'))
+  expect(await (await post(`${url}/error`)).json()).toEqual({ error: 'größe' })
 })
 
 test('what is redirected, has another body, or is no post goes to the built-in fetch', async () => {

@@ -204,3 +204,11 @@ test('how long a whole output takes to be stored is no silence', async () => {
   await vi.advanceTimersByTimeAsync(1)
   expect(got).toEqual([finish])
 })
+
+test('a source that stays open after its finish is left, and what it had said is whole', async () => {
+  const { feed, got, failed, cancelled, read } = open({ chunkMs: 1_000 })
+  await feed(text('a'), finish)
+  await vi.advanceTimersByTimeAsync(1_001)
+  await read
+  expect([got, failed(), cancelled]).toEqual([[text('a'), finish], undefined, [undefined]])
+})

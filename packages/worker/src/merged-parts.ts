@@ -94,11 +94,9 @@ export function mergedParts(
   }
 
   /** Resolves when the part has gone on; one that may wait for more like it is not waited for. */
-  function pass(controller: ReadableStreamDefaultController<Part>, part: Part): Promise<void> | undefined {
+  function pass(controller: ReadableStreamDefaultController<Part>, part: Part): Promise<void> | void {
     if (!NO_OUTPUT.has(part.type)) silence?.heard()
-    if (!isDelta(part)) return passAlone(controller, part)
-    take(controller, part)
-    return undefined
+    return isDelta(part) ? take(controller, part) : passAlone(controller, part)
   }
 
   async function passAlone(controller: ReadableStreamDefaultController<Part>, part: Part): Promise<void> {
@@ -106,27 +104,32 @@ export function mergedParts(
     // The source has said all: how long it takes to be stored is not its silence.
     if (part.type === 'finish') silence?.stop()
     await onPart(part)
-    if (!closed) controller.enqueue(part)
+    if (closed) return
+    controller.enqueue(part)
+    // A source that stays open after it all the same is left.
+    if (part.type === 'finish') silence = createSilenceLimit(chunkMs, () => finish(controller))
+  }
+
+  function finish(controller: ReadableStreamDefaultController<Part>): void {
+    if (closed) return
+    flush(controller)
+    end()
+    controller.close()
+    source.rest.cancel().catch(() => undefined)
   }
 
   async function passAll(controller: ReadableStreamDefaultController<Part>): Promise<void> {
+    silence = createSilenceLimit(chunkMs, () => fail(controller, chunkTimeout(chunkMs)))
     try {
       await readAll(source, (part) => (closed ? 'stop' : pass(controller, part)))
-      if (closed) return
-      flush(controller)
-      end()
-      controller.close()
+      finish(controller)
     } catch (error) {
       fail(controller, error)
     }
   }
 
   return new ReadableStream<Part>({
-    start(controller) {
-      const late = () => fail(controller, new DOMException(`Chunk timeout of ${chunkMs}ms exceeded`, 'TimeoutError'))
-      silence = createSilenceLimit(chunkMs, late)
-      void passAll(controller)
-    },
+    start: (controller) => void passAll(controller),
     async cancel(reason) {
       end()
       await source.rest.cancel(reason)
@@ -134,10 +137,15 @@ export function mergedParts(
   })
 }
 
+/** Worded as the SDK's own. */
+function chunkTimeout(chunkMs: number): Error {
+  return new DOMException(`Chunk timeout of ${chunkMs}ms exceeded`, 'TimeoutError')
+}
+
 /** Gives each part to `take` until it says stop, waiting where it wants that. */
 async function readAll(
   { begun, rest }: PartSource,
-  take: (part: Part) => Promise<void> | 'stop' | undefined,
+  take: (part: Part) => Promise<void> | 'stop' | void,
 ): Promise<void> {
   for (const part of begun) await take(part)
   for (;;) {

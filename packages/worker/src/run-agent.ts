@@ -100,6 +100,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           runWithLayers(layersOfRun(runtime, job, claim), () => runSegment(segment, messages)),
         )
         if (end.kind === 'failed') {
+          if (journal.held() !== undefined) await showAllSaid(live)
           await journal.storeHeld()
           const why = stopSwitch.reason()
           return why === undefined ? failedOutcome(attempt, state, end.error) : stoppedOutcome(attempt, state, why)

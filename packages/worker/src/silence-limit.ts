@@ -12,8 +12,8 @@ export function createSilenceLimit(limitMs: number, onSilence: () => void): Sile
 
   function look(): void {
     const leftMs = heardAt + limitMs - performance.now()
-    if (leftMs <= 0) onSilence()
-    else timer = setTimeout(look, Math.ceil(leftMs))
+    if (leftMs > 0) timer = setTimeout(look, Math.ceil(leftMs))
+    else onSilence()
   }
 
   return {
