@@ -20,7 +20,7 @@ const ownDispatcher = initialDispatcher instanceof Agent ? new Agent({ allowH2: 
 
 /**
  * The same as `fetch` for what a provider does, which posts a text. Everything else, and what is redirected, goes to `fetch`.
- * Connections, proxies and time limits are those of undici's global dispatcher, as there.
+ * Proxies and time limits are those of undici's global dispatcher, as there.
  */
 export function createMergingFetch(window: MergeWindow): typeof fetch {
   return async (input, init) => {
