@@ -17,23 +17,23 @@ export interface MergeWindow {
   ms(): number
   /** Counts a model's stream until the returned function is called. */
   open(): () => void
-  /** Calls `flush` when the window that began at `sinceMs` (`performance.now()`) is over. */
-  schedule(sinceMs: number, flush: () => void): void
+  /** Calls `flush` at an instant of `performance.now()`, mostly the end of a window. */
+  schedule(dueAt: number, flush: () => void): void
 }
 
 /** The window of all streams of a process. It stays well below `chunkMs`, after which a silent model counts as stuck. */
 export function createMergeWindow({ chunkMs }: { chunkMs: number }): MergeWindow {
   const longestMs = Math.min(LONGEST_MS, chunkMs / 4)
   let streams = 0
-  /** In the order in which they were scheduled, which is nearly that in which they end. */
-  let waiting: { endsAt: number; flush: () => void }[] = []
+  /** In the order in which they are due, which is nearly that in which they come. */
+  let waiting: { dueAt: number; flush: () => void }[] = []
   let timer: NodeJS.Timeout | undefined
   const ms = () => Math.min(Math.max(SHORTEST_MS, streams * MS_A_STREAM), longestMs)
 
   function flushDue(): void {
     timer = undefined
     const now = performance.now()
-    const first = waiting.findIndex(({ endsAt }, at) => endsAt > now + 1 || at === MAX_AT_ONCE)
+    const first = waiting.findIndex(({ dueAt }, at) => dueAt > now + 1 || at === MAX_AT_ONCE)
     const due = first === -1 ? waiting : waiting.slice(0, first)
     waiting = first === -1 ? [] : waiting.slice(first)
     arm()
@@ -42,7 +42,7 @@ export function createMergeWindow({ chunkMs }: { chunkMs: number }): MergeWindow
 
   function arm(): void {
     const next = waiting[0]
-    if (next !== undefined) timer ??= setTimeout(flushDue, Math.max(1, next.endsAt - performance.now()))
+    if (next !== undefined) timer ??= setTimeout(flushDue, Math.max(1, next.dueAt - performance.now()))
   }
 
   return {
@@ -51,8 +51,8 @@ export function createMergeWindow({ chunkMs }: { chunkMs: number }): MergeWindow
       streams += 1
       return () => void (streams -= 1)
     },
-    schedule(sinceMs, flush) {
-      waiting.push({ endsAt: sinceMs + ms(), flush })
+    schedule(dueAt, flush) {
+      waiting.splice(waiting.findLastIndex((each) => each.dueAt <= dueAt) + 1, 0, { dueAt, flush })
       arm()
     },
   }

@@ -83,7 +83,7 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
       sendSome(now)
       if (held === undefined || scheduled) return
       scheduled = true
-      window.schedule(sentAt, () => {
+      window.schedule(sentAt + window.ms(), () => {
         scheduled = false
         sendSome(takeHeld())
       })

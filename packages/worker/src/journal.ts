@@ -1,13 +1,17 @@
 // The journal of one attempt: a model middleware and a tool wrapper around the AI SDK's own loop.
 //
-// 1. Every part of the model's output goes through in its order, deltas of one text joined (merged-parts.ts), but for the
-//    `finish` of a step that calls tools, which is held back until the whole output is stored. This version of the SDK starts
-//    tools at `finish`, so no tool runs before its call is stored. Nothing follows from any other step but the job's end,
-//    which stores it (end-together.ts); until then it is held.
+// 1. Every part of the model's output is told as it comes, to be kept and shown (model-output.ts). The SDK's loop gets the
+//    output as that of a model that does not stream: whole, once it is stored where it calls tools, so no tool runs before
+//    its call is stored. Nothing follows from any other step but the job's end, which stores it (end-together.ts); until
+//    then it is held.
 // 2. A tool call's start is stored before it runs, its last value before the SDK sees its end (journaled-tool.ts).
 // 3. A last step that is stored and not whole is played back: the model is not called.
 // 4. Every write carries the claim, and is repeated until Postgres takes it or the run is stopped (persist.ts).
-import type { LanguageModelV4CallOptions, LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import type {
+  LanguageModelV4CallOptions,
+  LanguageModelV4GenerateResult,
+  LanguageModelV4StreamPart,
+} from '@ai-sdk/provider'
 import type { LanguageModelMiddleware, Tool, ToolSet } from 'ai'
 import { costMicroUsd, type ModelPrice } from '@offshoot/shared/contracts/price'
 import type { Claim } from '@offshoot/shared/db/agent-jobs'
@@ -17,13 +21,13 @@ import { type Counters, type StoredInboxItem, type StoredStep, type StoredToolCa
 import type { Groups } from '@offshoot/shared/groups'
 import type { Logger } from '@offshoot/shared/logger'
 import type { MergeWindow } from '@offshoot/shared/merge-window'
-import type { Metrics, ModelMetrics } from '@offshoot/shared/metrics'
+import type { Metrics } from '@offshoot/shared/metrics'
 import type { CallMeter, CutCalls } from './cut-calls.ts'
 import { journaledTool } from './journaled-tool.ts'
-import { mergedParts } from './merged-parts.ts'
-import { type BegunCall, callModelWithRetries } from './model-retries.ts'
+import { readModelOutput } from './model-output.ts'
+import { callModelWithRetries } from './model-retries.ts'
 import { createPersist, untilPostgresAnswers } from './persist.ts'
-import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
+import { createOutputRecorder, toUsage, wholeOutput } from './recorded-output.ts'
 import type { StopSwitch } from './run-stop.ts'
 import { createStepStore, type StepStore } from './step-store.ts'
 import { toolCallOf, withToolCall } from './tool-call-context.ts'
@@ -62,6 +66,10 @@ export interface CurrentStep {
   inbox: readonly StoredInboxItem[]
   /** Set when the step is played back. */
   playback?: { step: StoredStep; toolCalls: readonly StoredToolCall[] }
+  /** Gets each part of the model's output as it comes; of a step that is played back all of them together. */
+  onPart: (part: LanguageModelV4StreamPart) => void
+  /** Gets each value of a tool that streams, but for the last one. */
+  onToolValue: (toolCallId: string, value: unknown) => void
 }
 
 export interface Journal extends Pick<StepStore, 'held' | 'storeHeld' | 'storeWhole'> {
@@ -72,8 +80,6 @@ export interface Journal extends Pick<StepStore, 'held' | 'storeHeld' | 'storeWh
   wrapTools(tools: ToolSet): ToolSet
   /** Adds a line to the job's history, once for the whole job. */
   recordOnce(kind: EventKind, data: Record<string, unknown>): Promise<void>
-  /** True when the call streams values, which viewers should see. */
-  streams(toolCallId: string): boolean
 }
 
 export function createJournal(options: JournalOptions): Journal {
@@ -81,8 +87,7 @@ export function createJournal(options: JournalOptions): Journal {
   const modelMetrics = metrics.ofModel(options.modelId)
   const persist = createPersist({ stopSwitch, logger, jobId: claim.jobId })
   const stepStore = createStepStore({ ...options, persist })
-  const streaming = new Set<string>()
-  let current: CurrentStep = { index: 0, inbox: [] }
+  let current: CurrentStep = { index: 0, inbox: [], onPart: () => undefined, onToolValue: () => undefined }
   const tools = {
     database,
     claim,
@@ -92,7 +97,6 @@ export function createJournal(options: JournalOptions): Journal {
     logger,
     currentStep: () => current,
     beforeTool: () => options.beforeTool(),
-    onStreaming: (toolCallId: string) => void streaming.add(toolCallId),
   }
 
   function callUnderWay(toolCallId: string) {
@@ -110,22 +114,50 @@ export function createJournal(options: JournalOptions): Journal {
     stepIndex: () => current.index,
     middleware: {
       specificationVersion: 'v4',
-      async wrapStream({ model, params }) {
+      async wrapGenerate({ model, params }) {
         const step = current
-        if (step.playback !== undefined) return { stream: streamOf(step.playback.step.modelOutput) }
+        if (step.playback !== undefined) {
+          const { modelOutput } = step.playback.step
+          for (const part of modelOutput) step.onPart(part)
+          return wholeOutput(modelOutput)
+        }
         await options.beforeCall(params)
         const startedAt = performance.now()
+        const signal = params.abortSignal ?? stopSwitch.signal
         const meter = cutCalls.meter(params, options.price)
         const doStream = meter.counting((abortSignal) => model.doStream({ ...params, abortSignal }))
-        const { begun, rest, ...result } = await callModelWithRetries(doStream, {
-          signal: params.abortSignal ?? stopSwitch.signal,
+        const { begun, rest, request, response } = await callModelWithRetries(doStream, {
+          signal,
           firstChunkMs: options.limits.firstChunkMs,
           metrics: modelMetrics,
           logger,
           jobId: claim.jobId,
         })
-        const call = { step, startedAt, meter, modelMetrics, stepStore }
-        return { ...result, stream: recordOutput(options, call, { begun, rest }) }
+        const recorder = createOutputRecorder()
+        const { chunkMs } = options.limits
+        const close = options.mergeWindow.open()
+        try {
+          await readModelOutput({ begun, rest }, { signal, chunkMs, onPart: record })
+        } finally {
+          close()
+        }
+        const parts = recorder.parts()
+        const output = wholeOutput(parts)
+        await keepOutput(options, { step, startedAt, meter, stepStore }, output, parts)
+        return {
+          ...output,
+          ...(request === undefined ? {} : { request }),
+          response: { ...output.response, ...(response?.headers === undefined ? {} : { headers: response.headers }) },
+        }
+
+        function record(part: LanguageModelV4StreamPart): void {
+          recorder.add(part)
+          // Counted also when it cannot be stored: it is paid for.
+          if (part.type === 'finish')
+            modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
+          meter.received(part)
+          step.onPart(part)
+        }
       },
     },
     wrapTools: (set) =>
@@ -142,55 +174,40 @@ export function createJournal(options: JournalOptions): Journal {
         logger,
         jobId: claim.jobId,
       }),
-    streams: (toolCallId) => streaming.has(toolCallId),
   }
 }
 
-interface RecordedCall {
+interface OutputCall {
   step: CurrentStep
   startedAt: number
   meter: CallMeter
-  modelMetrics: ModelMetrics
   stepStore: StepStore
 }
 
-/** Lets parts through, deltas joined. The whole output is stored before its `finish` where tools run then, else held. */
-function recordOutput(
-  { generation, price, limits, mergeWindow, beforeStore }: JournalOptions,
-  { step, startedAt, meter, modelMetrics, stepStore }: RecordedCall,
-  source: Pick<BegunCall, 'begun' | 'rest'>,
-): ReadableStream<LanguageModelV4StreamPart> {
-  const recorder = createOutputRecorder()
-
-  function record(part: LanguageModelV4StreamPart): void {
-    recorder.add(part)
-    // Counted also when it cannot be stored: it is paid for.
-    if (part.type === 'finish') modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
-    meter.received(part)
+/** Stores an output where tools run next, else holds it. One that is no answer is neither. */
+async function keepOutput(
+  { generation, price, beforeStore }: JournalOptions,
+  { step, startedAt, meter, stepStore }: OutputCall,
+  { finishReason, usage: said, content }: LanguageModelV4GenerateResult,
+  parts: LanguageModelV4StreamPart[],
+): Promise<void> {
+  if (!STORED_FINISHES.has(finishReason.unified)) return
+  const usage = toUsage(said)
+  const output = {
+    index: step.index,
+    generation,
+    parts,
+    usage,
+    costMicroUsd: costMicroUsd(price, usage, said.inputTokens.cacheRead),
+    finishReason: finishReason.unified,
+    elapsedMs: performance.now() - startedAt,
+    inboxSeqs: step.inbox.map((item) => item.seq),
   }
-
-  async function keepAtFinish(part: LanguageModelV4StreamPart): Promise<void> {
-    record(part)
-    if (part.type !== 'finish' || recorder.hasError() || !STORED_FINISHES.has(part.finishReason.unified)) return
-    const usage = toUsage(part.usage)
-    const output = {
-      index: step.index,
-      generation,
-      parts: recorder.parts(),
-      usage,
-      costMicroUsd: costMicroUsd(price, usage, part.usage.inputTokens.cacheRead),
-      finishReason: part.finishReason.unified,
-      elapsedMs: performance.now() - startedAt,
-      inboxSeqs: step.inbox.map((item) => item.seq),
-    }
-    if (!output.parts.some(({ type }) => type === 'tool-call')) {
-      meter.held()
-      stepStore.hold(output)
-      return
-    }
-    await beforeStore()
-    if (await stepStore.storeOutput(output)) meter.stored()
+  if (!content.some(({ type }) => type === 'tool-call')) {
+    meter.held()
+    stepStore.hold(output)
+    return
   }
-
-  return mergedParts(source, { window: mergeWindow, chunkMs: limits.chunkMs, onDelta: record, onPart: keepAtFinish })
+  await beforeStore()
+  if (await stepStore.storeOutput(output)) meter.stored()
 }

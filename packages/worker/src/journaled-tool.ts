@@ -28,8 +28,6 @@ export interface ToolJournal {
   currentStep(): CurrentStep
   /** Called before a tool runs, and before its start is stored; what it throws ends the call. */
   beforeTool(): Promise<void>
-  /** Called when a call turns out to stream values, which viewers should see. */
-  onStreaming(toolCallId: string): void
 }
 
 type CallOptions = Parameters<NonNullable<Tool['execute']>>[1]
@@ -48,14 +46,13 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
   if (inner === undefined) return tool
   const { database, claim, persist, stopSwitch, metrics } = journal
 
-  async function* execute(input: unknown, call: CallOptions): AsyncGenerator {
-    const { index, playback } = journal.currentStep()
+  async function execute(input: unknown, call: CallOptions): Promise<unknown> {
+    const { index, playback, onToolValue } = journal.currentStep()
     const key: CallKey = { stepIndex: index, toolCallId: call.toolCallId, toolName: name }
     const earlier = playback?.toolCalls.find((each) => each.stepIndex === index && each.toolCallId === call.toolCallId)
     if (earlier?.outcome !== undefined) {
       if ('error' in earlier.outcome) throw earlier.outcome.error
-      yield earlier.outcome.output
-      return
+      return earlier.outcome.output
     }
     await journal.beforeTool()
     if (earlier === undefined) await persist(() => storeToolStart(database.direct, claim, key))
@@ -63,7 +60,6 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
     stopSwitch.signal.throwIfAborted()
     let last: unknown
     let kept: KeptResult
-    let streams = false
     // The SDK's tool timeout and an abort reach the tool as a signal; one that ignores it must not hold the run.
     const signal = call.abortSignal ?? stopSwitch.signal
     const startedAt = performance.now()
@@ -74,11 +70,9 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
     try {
       const result: unknown = inner?.(input, call)
       if (isAsyncIterable(result)) {
-        streams = true
-        journal.onStreaming(call.toolCallId)
         for await (const value of valuesUntilAborted(result, signal, noteLate)) {
           last = value
-          yield limitPreliminary(name, value)
+          onToolValue(call.toolCallId, limitPreliminary(name, value))
         }
       } else {
         const work = Promise.resolve(result)
@@ -99,10 +93,9 @@ export function journaledTool(journal: ToolJournal, name: string, tool: Tool): T
     stopSwitch.signal.throwIfAborted()
     const { value: output, ...whole } = kept
     await persist(() => storeToolEnd(database.direct, claim, { ...key, outcome: { output }, ...whole }))
-    if (!streams || output !== last) yield output
+    return output
   }
 
-  // The SDK runs whatever `execute` returns as an async iterable; a promise around one would break tools that stream.
   return Object.assign({ ...tool }, { execute, toModelOutput: limitedModelOutput(name, tool) })
 }
 

@@ -1,13 +1,14 @@
 // The way of frames from a run to its live stream: the first of a burst goes out at once, what follows within the
-// batching interval goes together. All writers of a process share one timer. A batch is sent until Redis has taken it, so
+// merge window goes together. All writers of a process share one timer. A batch is sent until Redis has taken it, so
 // that a text has no holes; while Redis is away what follows waits, deltas joined, up to a limit, and is tried ever less
 // often. What an attempt that is over has not got rid of is given up after a while: then its end frame alone is told.
 import type { UIMessageChunk } from 'ai'
+import type { MergeWindow } from '@offshoot/shared/merge-window'
 import type { NewBatch } from '@offshoot/shared/queue/live-streams'
 import type { Runtime } from '@offshoot/shared/runtime'
 
-/** How long frames are collected before they go out together. */
-const BATCH_MS = 40
+/** Frames of a text that was joined within the same window come about that far apart: they are not held again. */
+const NEARLY = 0.75
 /** How long what could not be sent waits at the most for another try: viewers should have it before the end frame. */
 const LONGEST_WAIT_MS = 250
 /** How long frames may outlive their attempt. */
@@ -51,11 +52,11 @@ interface WriterDependencies extends Pick<Runtime, 'liveStreams' | 'signals' | '
 }
 
 export function createLiveWriters(
-  runtime: Pick<Runtime, 'liveStreams' | 'signals' | 'metrics'>,
+  runtime: Pick<Runtime, 'liveStreams' | 'signals' | 'metrics' | 'extensions'>,
   { leftoverLimitMs = LEFTOVER_LIMIT_MS }: { leftoverLimitMs?: number } = {},
 ): LiveWriters {
-  const { liveStreams, signals, metrics } = runtime
-  const clock = createClock()
+  const { liveStreams, signals, metrics, extensions } = runtime
+  const clock = createClock(extensions.mergeWindow)
   return { open: (attempt) => openWriter({ liveStreams, signals, metrics, clock, leftoverLimitMs }, attempt) }
 }
 
@@ -87,7 +88,7 @@ function openWriter(
     underway = append(batch).finally(() => {
       underway = undefined
       clock.tell({ gotThrough: batch === undefined })
-      if (isPending()) clock.schedule(send)
+      if (isPending()) clock.schedule(sentAt, send)
     })
   }
 
@@ -132,7 +133,7 @@ function openWriter(
       if (!joinDelta(buffer, chunk)) buffer.push(chunk)
       // A beginning and an end of nothing go with what comes next, or with a flush.
       if (chunk.type === 'start' || chunk.type === 'finish-step') return
-      if (performance.now() - sentAt < clock.waitMs()) clock.schedule(send)
+      if (performance.now() - sentAt < clock.waitMs() * NEARLY) clock.schedule(sentAt, send)
       else clock.soon(send)
     },
     takeEndOfStep() {
@@ -176,28 +177,29 @@ async function withinLimit(work: () => Promise<void>): Promise<void> {
   clearTimeout(limit)
 }
 
-/** The one timer of all writers. It comes less and less often while nothing gets through. */
-function createClock() {
-  const dirty = new Set<() => void>()
+/** When the writers of a process send. It is less and less often while nothing gets through. */
+function createClock(window: MergeWindow) {
   const next = new Set<() => void>()
-  let timer: NodeJS.Timeout | undefined
-  let waitMs = BATCH_MS
+  const scheduled = new Set<() => void>()
+  let backOffMs = 0
+  const waitMs = () => Math.max(window.ms(), backOffMs)
   return {
-    waitMs: () => waitMs,
+    waitMs,
     tell({ gotThrough }: { gotThrough: boolean }): void {
-      waitMs = gotThrough ? BATCH_MS : Math.min(waitMs * 2, LONGEST_WAIT_MS)
+      backOffMs = gotThrough ? 0 : Math.min(waitMs() * 2, LONGEST_WAIT_MS)
     },
     /** At the end of this turn of the event loop, so that what comes in it goes along. */
     soon(send: () => void): void {
       next.add(send)
       if (next.size === 1) setImmediate(() => callAll(next))
     },
-    schedule(send: () => void): void {
-      dirty.add(send)
-      timer ??= setTimeout(() => {
-        timer = undefined
-        callAll(dirty)
-      }, waitMs)
+    schedule(sinceMs: number, send: () => void): void {
+      if (scheduled.has(send)) return
+      scheduled.add(send)
+      window.schedule(sinceMs + waitMs(), () => {
+        scheduled.delete(send)
+        send()
+      })
     },
   }
 }
@@ -217,10 +219,15 @@ function beginningIn(
   return startsStep === undefined ? {} : { startsStep }
 }
 
-/** Joins a text or reasoning delta with the one before it in the batch. */
+/** Joins a delta with the one of the same text before it in the batch. */
 function joinDelta(buffer: UIMessageChunk[], chunk: UIMessageChunk): boolean {
-  if (chunk.type !== 'text-delta' && chunk.type !== 'reasoning-delta') return false
   const last = buffer.at(-1)
+  if (chunk.type === 'tool-input-delta') {
+    if (last?.type !== chunk.type || last.toolCallId !== chunk.toolCallId) return false
+    buffer[buffer.length - 1] = { ...last, inputTextDelta: last.inputTextDelta + chunk.inputTextDelta }
+    return true
+  }
+  if (chunk.type !== 'text-delta' && chunk.type !== 'reasoning-delta') return false
   if (last?.type !== chunk.type || last.id !== chunk.id || chunk.providerMetadata !== undefined) return false
   buffer[buffer.length - 1] = { ...last, delta: last.delta + chunk.delta }
   return true

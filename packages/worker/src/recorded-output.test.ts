@@ -1,13 +1,14 @@
 import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import { expect, test } from 'vitest'
-import { createOutputRecorder, streamOf, toUsage } from './recorded-output.ts'
+import { UnusableFinishError } from './model-errors.ts'
+import { createOutputRecorder, toUsage, wholeOutput } from './recorded-output.ts'
 
 const usage = (input?: number, output?: number, reasoning?: number) => ({
   inputTokens: { total: input, noCache: undefined, cacheRead: undefined, cacheWrite: undefined },
   outputTokens: { total: output, text: undefined, reasoning },
 })
 
-const finish: LanguageModelV4StreamPart = {
+const finish: Extract<LanguageModelV4StreamPart, { type: 'finish' }> = {
   type: 'finish',
   usage: usage(1, 2),
   finishReason: { unified: 'stop', raw: undefined },
@@ -18,6 +19,8 @@ function record(parts: LanguageModelV4StreamPart[]): LanguageModelV4StreamPart[]
   for (const part of parts) recorder.add(part)
   return recorder.parts()
 }
+
+const metadata = (n: number) => ({ openai: { n } })
 
 test('the deltas of each id become one, where the first of them stood', () => {
   expect(
@@ -92,23 +95,57 @@ test('the parts that go by are not changed', () => {
   expect(part.delta).toBe('x')
 })
 
-test('an error among the parts is remembered', () => {
-  const recorder = createOutputRecorder()
-  recorder.add({ type: 'text-delta', id: 'a', delta: 'x' })
-  expect(recorder.hasError()).toBe(false)
-  recorder.add({ type: 'error', error: 'overloaded' })
-  expect(recorder.hasError()).toBe(true)
-})
-
 test('LOSS-19: counts that are no numbers, or too large for any, are unknown', () => {
   expect(toUsage(usage(Number.NaN, 1e300, -1))).toEqual(toUsage(usage()))
 })
 
-test('stored parts come back as a stream, in their order', async () => {
-  const parts: LanguageModelV4StreamPart[] = [{ type: 'text-start', id: 'a' }, finish]
-  const seen: LanguageModelV4StreamPart[] = []
-  for await (const part of streamOf(parts)) seen.push(part)
-  expect(seen).toEqual(parts)
+test('an id that is used again after its end is another text', () => {
+  const twice = ['one', 'two'].flatMap((delta): LanguageModelV4StreamPart[] => [
+    { type: 'text-start', id: '0' },
+    { type: 'text-delta', id: '0', delta },
+    { type: 'text-end', id: '0' },
+  ])
+  expect(record(twice)).toEqual(twice)
+  expect(wholeOutput([...twice, finish]).content).toEqual([
+    { type: 'text', text: 'one' },
+    { type: 'text', text: 'two' },
+  ])
+})
+
+test('STATE-19: a whole output has its texts, reasoning and calls in the order in which they began, with their metadata', () => {
+  const timestamp = new Date(0)
+  const call = { type: 'tool-call', toolCallId: 'c', toolName: 'look', input: '{}' } as const
+  expect(
+    wholeOutput([
+      { type: 'stream-start', warnings: [{ type: 'other', message: 'hm' }] },
+      { type: 'response-metadata', id: 'r1', modelId: 'm', timestamp },
+      { type: 'reasoning-start', id: 'r', providerMetadata: metadata(1) },
+      { type: 'text-start', id: 't' },
+      { type: 'reasoning-delta', id: 'r', delta: 'well' },
+      { type: 'text-delta', id: 't', delta: 'Hel' },
+      { type: 'tool-input-start', id: 'c', toolName: 'look' },
+      call,
+      { type: 'text-delta', id: 't', delta: 'lo' },
+      { type: 'reasoning-end', id: 'r', providerMetadata: metadata(2) },
+      { type: 'text-end', id: 't', providerMetadata: metadata(3) },
+      { ...finish, providerMetadata: metadata(4) },
+    ]),
+  ).toEqual({
+    warnings: [{ type: 'other', message: 'hm' }],
+    response: { id: 'r1', modelId: 'm', timestamp },
+    content: [
+      { type: 'reasoning', text: 'well', providerMetadata: metadata(2) },
+      { type: 'text', text: 'Hello', providerMetadata: metadata(3) },
+      call,
+    ],
+    finishReason: finish.finishReason,
+    usage: finish.usage,
+    providerMetadata: metadata(4),
+  })
+})
+
+test('an output without a finish is no answer', () => {
+  expect(() => wholeOutput([{ type: 'text-delta', id: 't', delta: 'half' }])).toThrow(UnusableFinishError)
 })
 
 test('STATE-18: tokens that are unknown stay unknown, and zero is zero', () => {

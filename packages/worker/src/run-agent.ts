@@ -19,7 +19,7 @@ import type { McpSession } from './mcp-tools.ts'
 import { addMcpTools, type ResolvedAgent, resolveAgent } from './resolve-agent.ts'
 import { stopWithoutRight } from './rights.ts'
 import { type RunInbox, watchInbox } from './run-inbox.ts'
-import { inboxMessage, runSegment, showAllSaid, type WholeStep } from './run-segment.ts'
+import { inboxMessage, runSegment, type WholeStep } from './run-segment.ts'
 import { ended, endingOf, failedOutcome, type RunOutcome, stoppedOutcome, unresolvable } from './run-outcome.ts'
 import { createRunState, type RunState } from './run-state.ts'
 import { type RunStop, RunStopped, type StopSwitch } from './run-stop.ts'
@@ -100,7 +100,7 @@ export async function runAgent(attempt: Attempt): Promise<RunOutcome> {
           runWithLayers(layersOfRun(runtime, job, claim), () => runSegment(segment, messages)),
         )
         if (end.kind === 'failed') {
-          if (journal.held() !== undefined) await showAllSaid(live)
+          if (journal.held() !== undefined) await live.flush()
           await journal.storeHeld()
           const why = stopSwitch.reason()
           return why === undefined ? failedOutcome(attempt, state, end.error) : stoppedOutcome(attempt, state, why)
@@ -132,7 +132,7 @@ function openJournal(attempt: Attempt, { modelId, price }: ResolvedAgent) {
     beforeCall: (params) => reserveForCall(attempt, price, params),
     beforeTool: () => stopWithoutRight(attempt),
     logger: runtime.logger,
-    beforeStore: () => showAllSaid(live),
+    beforeStore: () => live.flush(),
     onStored(stored) {
       counters = stored ?? counters
       attempt.onStepStored()

@@ -1,27 +1,22 @@
-// One segment of a run: one `streamText` call of the AI SDK, whose own loop makes steps until it ends, a spawn ends it, or
-// the steps are used up. Its stream is read here in one pass: frames to viewers, text and steps into the state.
-import {
-  isStepCount,
-  type ModelMessage,
-  type StepResult,
-  // The same engine, for one reader: it keeps no copy of the stream for others.
-  experimental_streamTextLowMemory as streamText,
-  type TextStreamPart,
-  toUIMessageChunk,
-  type ToolSet,
-  wrapLanguageModel,
-} from 'ai'
-import type { StoredInboxItem, StoredToolCall } from '@offshoot/shared/db/journal'
+// One segment of a run: one `generateText` call of the AI SDK, whose own loop makes steps until it ends, a spawn ends it, or
+// the steps are used up. What the model and the tools say is kept and shown as it comes (shown-steps.ts).
+import { generateText, isStepCount, type ModelMessage, type StepResult, type ToolSet, wrapLanguageModel } from 'ai'
+import type { StoredInboxItem } from '@offshoot/shared/db/journal'
 import type { Config } from '@offshoot/shared/config'
 import { type Journal, STORED_FINISHES } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, isMalformed } from './malformed-calls.ts'
 import { UnusableFinishError } from './model-errors.ts'
 import { offeredTools } from './offered-tools.ts'
+import { settledWithin, untilAborted } from './pause.ts'
 import { type RepeatWatch, watchRepeats } from './repeated-calls.ts'
 import type { ResolvedAgent } from './resolve-agent.ts'
 import type { RunState } from './run-state.ts'
 import type { StopSwitch } from './run-stop.ts'
+import { showSteps } from './shown-steps.ts'
+
+/** What a run that is stopped may take to keep what its model has said last. */
+const LAST_WORDS_MS = 150
 
 export interface SegmentDependencies {
   config: Config
@@ -52,9 +47,8 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
   const { config, agent, journal, stopSwitch, state } = segment
   const firstIndex = state.nextIndex()
   const finished: StepResult<ToolSet>[] = []
-  // An error part is the end for us, although a provider may keep the connection open after it.
-  const broken = new AbortController()
   const steps = storeSteps(segment, firstIndex)
+  const shown = showSteps(segment)
 
   const repeats: RepeatWatch = {
     stored: state,
@@ -67,7 +61,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     ...made.map((step) => ({ malformed: isMalformed(step) })),
   ]
 
-  const result = streamText({
+  const running = generateText({
     model: wrapLanguageModel({
       model: agent.model as Parameters<typeof wrapLanguageModel>[0]['model'],
       middleware: journal.middleware,
@@ -78,12 +72,15 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     ...agent.settings,
     providerOptions: agent.providerOptions,
     maxRetries: 0,
-    abortSignal: AbortSignal.any([stopSwitch.signal, broken.signal]),
-    // A model's silence is the journal's to limit: here its last chunk would seem to take as long as it takes to be stored.
+    abortSignal: stopSwitch.signal,
     timeout: { stepMs: config.MODEL_STEP_MS, toolMs: config.TOOL_TIMEOUT_MS },
     stopWhen: [isStepCount(state.maxSteps - firstIndex), ({ steps: made }) => endsMalformed(stepsSoFar(made))],
-    onStepEnd: (step) => void finished.push(step),
-    onError: () => undefined,
+    onLanguageModelCallEnd: shown.callEnd,
+    onToolExecutionEnd: ({ toolOutput }) => shown.toolEnd(toolOutput),
+    onStepEnd(step) {
+      finished.push(step)
+      shown.end()
+    },
     async prepareStep({ stepNumber, steps: finishedSteps, messages: stepMessages }) {
       await steps.store(finishedSteps)
       if (segment.isDraining() && stepNumber > 0) stopSwitch.stop({ kind: 'drain' })
@@ -92,51 +89,30 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
       const playback = stepNumber === 0 ? state.stepToPlayBack() : undefined
       const inbox = playback === undefined ? await segment.takeInbox() : []
       state.noteInbox(index, inbox)
+      const input = [...stepMessages, ...inbox.map(inboxMessage)]
+      const activeTools = toolsOfStep(agent, input, playback !== undefined)
+      // The last allowed step runs with tools off, so that a text comes.
+      const isLast = index === state.maxSteps - 1 && activeTools.length > 0
+      shown.begin({ index, playedBack: playback !== undefined, withoutTools: isLast })
       journal.begin({
         index,
         inbox,
         ...(playback === undefined ? {} : { playback: { step: playback, toolCalls: state.toolCalls } }),
+        onPart: shown.part,
+        onToolValue: shown.toolValue,
       })
-      const input = [...stepMessages, ...inbox.map(inboxMessage)]
-      const activeTools = toolsOfStep(agent, input, playback !== undefined)
-      return {
-        messages: input,
-        activeTools,
-        // The last allowed step runs with tools off, so that a text comes.
-        ...(index === state.maxSteps - 1 && activeTools.length > 0 ? { toolChoice: 'none' as const } : {}),
-      }
+      return { messages: input, activeTools, ...(isLast ? { toolChoice: 'none' as const } : {}) }
     },
   })
 
-  const playedBack = state.stepToPlayBack()?.index
-  let shownIndex = firstIndex
-  let failure: { error: unknown } | undefined
   try {
-    for await (const part of result.stream) {
-      if (part.type === 'error') {
-        failure ??= { error: part.error }
-        broken.abort(part.error)
-      }
-      if (part.type === 'abort') failure ??= { error: new Error(part.reason ?? 'aborted') }
-      keepPart(segment, part, shownIndex)
-      showPart(segment, part, { index: shownIndex, playedBack: shownIndex === playedBack })
-      if (part.type === 'finish-step') shownIndex += 1
-    }
-    if (failure === undefined) {
-      const unstored = await steps.storeAllButLast(finished)
-      return { kind: 'steps-made', ...(unstored === undefined ? {} : { unstored }) }
-    }
+    await untilAborted(running, stopSwitch.signal)
+    const unstored = await steps.storeAllButLast(finished)
+    return { kind: 'steps-made', ...(unstored === undefined ? {} : { unstored }) }
   } catch (error) {
-    failure ??= { error }
+    await settledWithin(running, LAST_WORDS_MS)
+    return { kind: 'failed', error }
   }
-  return { kind: 'failed', error: failure.error }
-}
-
-/** Sends viewers all that the model has said so far. */
-export async function showAllSaid(live: LiveWriter): Promise<void> {
-  // What came last is on its way through the SDK for the rest of this turn of the event loop.
-  await new Promise((resolve) => setImmediate(resolve))
-  await live.flush()
 }
 
 /** Stores the steps of a segment as whole, each once. */
@@ -156,7 +132,7 @@ function storeSteps({ journal, live, state, noteUnread }: SegmentDependencies, f
     for (const step of steps.slice(stored)) {
       const { index, messages, malformed } = wholeStep(step)
       // A later attempt shows none of a whole step again, and takes back what comes behind the last end of a step.
-      await showAllSaid(live)
+      await live.flush()
       noteUnread(await journal.storeWhole(index, messages, malformed))
       state.addWholeStep(index, step)
       stored += 1
@@ -185,33 +161,4 @@ function toolsOfStep({ tools, activeTools }: ResolvedAgent, input: readonly Mode
 
 export function inboxMessage(item: StoredInboxItem): ModelMessage {
   return { role: 'user', content: item.parts.map((part) => ({ type: 'text', text: part.text })) }
-}
-
-function keepPart({ state }: SegmentDependencies, part: TextStreamPart<ToolSet>, index: number): void {
-  if (part.type === 'start-step') state.beginText()
-  if (part.type === 'text-delta') state.addText(part.text)
-  if (part.type === 'tool-result' && part.preliminary !== true)
-    state.addToolCall(toolCallOf(part, index, { output: part.output }))
-  if (part.type === 'tool-error') state.addToolCall(toolCallOf(part, index, { error: part.error }))
-}
-
-/** Shows a part to viewers; of a step that is played back only what comes after the model's output is new to them. */
-function showPart(
-  { agent, journal, live }: SegmentDependencies,
-  part: TextStreamPart<ToolSet>,
-  { index, playedBack }: { index: number; playedBack: boolean },
-): void {
-  if (part.type === 'tool-result' && part.preliminary === true && !journal.streams(part.toolCallId)) return
-  if (playedBack && part.type !== 'tool-result' && part.type !== 'tool-error' && part.type !== 'finish-step') return
-  const chunk = toUIMessageChunk(part, { tools: agent.tools, sendStart: false, sendFinish: false })
-  if (chunk === undefined || chunk.type === 'error' || chunk.type === 'abort') return
-  live.write(chunk, chunk.type === 'start-step' ? index : undefined)
-}
-
-function toolCallOf(
-  part: { toolCallId: string; toolName: string },
-  stepIndex: number,
-  outcome: NonNullable<StoredToolCall['outcome']>,
-): StoredToolCall {
-  return { stepIndex, toolCallId: part.toolCallId, toolName: part.toolName, outcome }
 }

@@ -1,5 +1,5 @@
-// The SDK's callbacks decide nothing: they call a broken answer an end, and a limit or an error of the provider an abort.
-// All of them are listened to here, and all of them throw.
+// The SDK's callbacks decide nothing: they call a broken answer an end, and whatever breaks one an error. All of them are
+// listened to here, and all of them throw.
 import { registerTelemetry } from 'ai'
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
 import { endOf, eventsOf, runRoot, spawnRoot, untilLiveText } from '@offshoot/testing/agents'
@@ -44,12 +44,12 @@ function tick(reply: RawReply): void {
 /** What the model does after half an answer; what the SDK then calls; what the job must become. */
 const cases: [string, (reply: RawReply) => void, string, string][] = [
   ['a body without a finish, which is told as an end,', (reply) => reply.end(), 'end', 'upstream_disconnect'],
-  ['a limit of the SDK, which is told as an abort,', tick, 'abort', 'timeout_step'],
+  ['a limit of the SDK', tick, 'error', 'timeout_step'],
   ['silence', () => undefined, 'error', 'timeout_chunk'],
   [
-    'an error event, which is told as an abort,',
+    'an error event',
     (reply) => reply.event({ type: 'error', sequence_number: 9, code: 'server_error', message: 'no', param: null }),
-    'abort',
+    'error',
     'model_unavailable',
   ],
   ['a reset', (reply) => reply.reset(), 'error', 'upstream_disconnect'],

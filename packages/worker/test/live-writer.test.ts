@@ -69,12 +69,16 @@ test('only deltas of one id, one kind and without metadata are joined', async ()
     delta('b', '2'),
     { type: 'reasoning-delta', id: '2', delta: 'c' },
     { ...delta('d', '2'), providerMetadata: { openai: { n: 1 } } } as UIMessageChunk,
-    { type: 'tool-input-delta', toolCallId: 'x', inputTextDelta: '{' },
-    { type: 'tool-input-delta', toolCallId: 'x', inputTextDelta: '}' },
+    { type: 'tool-input-delta', toolCallId: 'x', inputTextDelta: '{"a":1}' },
+    { type: 'tool-input-delta', toolCallId: 'y', inputTextDelta: '{' },
   ]
   for (const chunk of apart) live.write(chunk)
+  live.write({ type: 'tool-input-delta', toolCallId: 'y', inputTextDelta: '}' })
   await live.flush()
-  expect((await batchesOf(jobId))[1]?.chunks).toEqual(apart)
+  expect((await batchesOf(jobId))[1]?.chunks).toEqual([
+    ...apart.slice(0, -1),
+    { type: 'tool-input-delta', toolCallId: 'y', inputTextDelta: '{}' },
+  ])
 })
 
 test('each batch is signalled to viewers', async () => {

@@ -92,15 +92,14 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
     modelId: 'openai:gpt-5',
     metrics: stage.runtime.metrics,
   })
-  journal.begin({ index: 0, inbox: [] })
+  const streamed: unknown[] = []
+  journal.begin({ index: 0, inbox: [], onPart: () => undefined, onToolValue: (_, value) => void streamed.push(value) })
   const wrapped = journal.wrapTools(tools)
-  /** Runs a tool to its end, as the SDK does. */
+  /** Runs a tool to its end, as the SDK does, and answers all values that it has given. */
   async function run(name: string): Promise<unknown[]> {
-    const values: unknown[] = []
     const options = { toolCallId: 'call_0', messages: [], context: {}, abortSignal: stopSwitch.signal }
-    const result: unknown = wrapped[name]?.execute?.({} as never, options as never)
-    for await (const value of result as AsyncIterable<unknown>) values.push(value)
-    return values
+    const last: unknown = await wrapped[name]?.execute?.({} as never, options as never)
+    return [...streamed, last]
   }
   return { job, log, run, stopSwitch }
 }

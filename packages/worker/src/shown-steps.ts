@@ -1,0 +1,150 @@
+// What the model and the tools of a run's steps say, as it comes: frames to viewers, texts and results into the state. The
+// SDK has made a frame of each part of its own stream; these are the same.
+import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import { getErrorMessage } from '@ai-sdk/provider'
+import {
+  type LanguageModelCallEndEvent,
+  type TextStreamPart,
+  type ToolExecutionEndEvent,
+  toUIMessageChunk,
+  type ToolSet,
+} from 'ai'
+import type { SegmentDependencies } from './run-segment.ts'
+
+type Shown = TextStreamPart<ToolSet>
+type ToolCall = Extract<Shown, { type: 'tool-call' }>
+type Outcome = Extract<Shown, { type: 'tool-result' | 'tool-error' }>
+
+type ModelPart<Type> = Extract<LanguageModelV4StreamPart, { type: Type }>
+type ShownAsItIs = 'text-start' | 'text-end' | 'reasoning-start' | 'reasoning-end' | 'tool-input-delta' | 'custom'
+
+const SHOWN_AS_IT_IS: ReadonlySet<string> = new Set<ShownAsItIs>([
+  'text-start',
+  'text-end',
+  'reasoning-start',
+  'reasoning-end',
+  'tool-input-delta',
+  'custom',
+])
+
+export interface ShownStep {
+  index: number
+  /** Of its model's output viewers have seen all but the calls. */
+  playedBack: boolean
+  /** Calls that the model makes all the same are not shown. */
+  withoutTools: boolean
+}
+
+export interface ShownSteps {
+  begin(step: ShownStep): void
+  /** A part of the model's output, as it comes. */
+  part(part: LanguageModelV4StreamPart): void
+  /** The whole output has come: its calls are parsed, and nothing of it has run. */
+  callEnd(event: LanguageModelCallEndEvent): void
+  /** A value of a tool that streams. */
+  toolValue(toolCallId: string, value: unknown): void
+  toolEnd(output: ToolExecutionEndEvent['toolOutput']): void
+  end(): void
+}
+
+export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'agent' | 'live' | 'state'>): ShownSteps {
+  let step: ShownStep = { index: 0, playedBack: false, withoutTools: false }
+  let hasBegun = false
+  const calls = new Map<string, ToolCall>()
+
+  function show(part: Shown): void {
+    const chunk = toUIMessageChunk(part, { tools: agent.tools, sendStart: false, sendFinish: false })
+    if (chunk !== undefined) live.write(chunk, chunk.type === 'start-step' ? step.index : undefined)
+  }
+
+  function takeOutcome(part: Outcome): void {
+    const { toolCallId, toolName } = part
+    const outcome = part.type === 'tool-result' ? { output: part.output as unknown } : { error: part.error }
+    state.addToolCall({ stepIndex: step.index, toolCallId, toolName, outcome })
+    if (!step.playedBack || part.providerExecuted !== true) show(part)
+  }
+
+  function showCall(call: ToolCall): void {
+    calls.set(call.toolCallId, call)
+    show(call)
+  }
+
+  function showInputStart(part: ModelPart<'tool-input-start'>): void {
+    const tool = agent.tools[part.toolName]
+    show({ ...part, dynamic: part.dynamic ?? tool?.type === 'dynamic', ...knownOf(tool) })
+  }
+
+  function showProviderCall(part: ModelPart<'tool-call'>): void {
+    const input = parsed(part.input)
+    if (input !== undefined) showCall({ ...part, ...knownOf(agent.tools[part.toolName]), input })
+  }
+
+  function takeProviderResult({ result, isError, ...part }: ModelPart<'tool-result'>): void {
+    const outcome = isError === true ? { type: 'tool-error', error: result } : { type: 'tool-result', output: result }
+    const input = calls.get(part.toolCallId)?.input
+    takeOutcome({ ...part, input, providerExecuted: true, ...outcome } as Outcome)
+  }
+
+  return {
+    begin(next) {
+      step = next
+      hasBegun = false
+      calls.clear()
+    },
+    part(part) {
+      if (!hasBegun) {
+        hasBegun = true
+        state.beginText()
+        if (!step.playedBack) show({ type: 'start-step', request: {}, warnings: [] })
+      }
+      if (part.type === 'text-delta') state.addText(part.delta)
+      if (step.withoutTools && part.type.startsWith('tool-')) return
+      if (part.type === 'tool-result') takeProviderResult(part)
+      else if (step.playedBack) return
+      // What the provider runs itself is under way already.
+      else if (part.type === 'tool-call' && part.providerExecuted === true) showProviderCall(part)
+      else if (part.type === 'tool-input-start') showInputStart(part)
+      else if (part.type === 'text-delta' || part.type === 'reasoning-delta') {
+        const { delta, ...rest } = part
+        if (delta !== '') show({ ...rest, text: delta })
+      } else if (isShownAsItIs(part)) show(part)
+    },
+    callEnd({ content }) {
+      for (const part of content) {
+        if ((part.type === 'file' || part.type === 'reasoning-file') && !step.playedBack) show(part)
+        if (part.type !== 'tool-call' || step.withoutTools || part.providerExecuted === true) continue
+        showCall(part)
+        if (part.invalid !== true) continue
+        const { error, providerMetadata: _, ...call } = part
+        takeOutcome({ ...call, type: 'tool-error', error: getErrorMessage(error), dynamic: true })
+      }
+    },
+    toolValue(toolCallId, value) {
+      const call = calls.get(toolCallId)
+      if (call !== undefined) show({ ...call, type: 'tool-result', output: value, preliminary: true })
+    },
+    toolEnd: takeOutcome,
+    end: () => show({ type: 'finish-step' } as Shown),
+  }
+}
+
+function isShownAsItIs(part: LanguageModelV4StreamPart): part is ModelPart<ShownAsItIs> {
+  return SHOWN_AS_IT_IS.has(part.type)
+}
+
+/** What the SDK adds to a call of a tool that it knows. */
+function knownOf(tool: ToolSet[string] | undefined) {
+  return {
+    ...(tool?.title === undefined ? {} : { title: tool.title }),
+    ...(tool?.metadata === undefined ? {} : { toolMetadata: tool.metadata }),
+  }
+}
+
+/** Undefined: it is no JSON. */
+function parsed(input: string): unknown {
+  try {
+    return input.trim() === '' ? {} : JSON.parse(input)
+  } catch {
+    return undefined
+  }
+}
