@@ -12,12 +12,14 @@ const JOINED_TYPES = new Set([
 /** What ends an event: servers end their lines in either way. */
 const BLANK_LINE = /(\r?\n\r?\n|\r\r)/
 
+const LINE_FEED = 0x0a
+
 /** What two deltas of one text have in common. */
-const SAME_FIELDS = ['type', 'item_id', 'output_index', 'content_index', 'summary_index'] as const
+const SAME_FIELDS: readonly string[] = ['type', 'item_id', 'output_index', 'content_index', 'summary_index']
 /** What may differ, or is of no use to a reader of the text. */
 const FREE_FIELDS = new Set(['delta', 'sequence_number', 'obfuscation'])
 
-type Delta = { type: string; delta: string } & Partial<Record<(typeof SAME_FIELDS)[number], unknown>>
+type Delta = { type: string; delta: string } & Record<string, unknown>
 
 export interface EventMerger {
   /** Takes bytes of the stream as they come. */
@@ -33,6 +35,8 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
   const decoder = new TextDecoder()
   /** The text of an event that has not come whole. */
   let rest = ''
+  /** The last bytes may have ended within a character. */
+  let isCut = false
   /** A delta that waits for more like it. */
   let held: { delta: Delta; texts: string[] } | undefined
   let sentAt = -Infinity
@@ -73,13 +77,27 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
     held = undefined
   }
 
+  /** The text of bytes. Mostly they are whole events, whose last byte is the end of a line: then no character is cut. */
+  function textOf(bytes: Uint8Array): string {
+    const isWhole = bytes.at(-1) === LINE_FEED
+    if (isWhole && !isCut) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString()
+    isCut = !isWhole
+    return decoder.decode(bytes, { stream: true })
+  }
+
   return {
     take(bytes) {
       if (closed) return
-      const pieces = (rest + decoder.decode(bytes, { stream: true })).split(BLANK_LINE)
-      rest = pieces.pop() ?? ''
+      const text = rest + textOf(bytes)
       let now = ''
-      for (let at = 0; at < pieces.length; at += 2) now += pass(pieces[at] ?? '', pieces[at + 1] ?? '')
+      if (isOneEvent(text)) {
+        rest = ''
+        now = pass(text.slice(0, -2), text.slice(-2))
+      } else {
+        const pieces = text.split(BLANK_LINE)
+        rest = pieces.pop() ?? ''
+        for (let at = 0; at < pieces.length; at += 2) now += pass(pieces[at] ?? '', pieces[at + 1] ?? '')
+      }
       sendSome(now)
       if (held === undefined || scheduled) return
       scheduled = true
@@ -110,13 +128,18 @@ function deltaOf(event: string): Delta | undefined {
   const { type, delta } = data
   if (typeof type !== 'string' || typeof delta !== 'string' || !JOINED_TYPES.has(type)) return undefined
   // Log probabilities and whatever else a token has of its own are not thrown away.
-  const known = Object.entries(data).every(
-    ([name, value]) =>
-      FREE_FIELDS.has(name) ||
-      (SAME_FIELDS as readonly string[]).includes(name) ||
-      (name === 'logprobs' && Array.isArray(value) && value.length === 0),
-  )
-  return known ? { ...data, type, delta } : undefined
+  for (const name in data) if (!isKnown(name, data[name])) return undefined
+  return data as Delta
+}
+
+function isKnown(name: string, value: unknown): boolean {
+  if (FREE_FIELDS.has(name) || SAME_FIELDS.includes(name)) return true
+  return name === 'logprobs' && Array.isArray(value) && value.length === 0
+}
+
+/** The usual case of what comes at once: one event, and the blank line after it. */
+function isOneEvent(text: string): boolean {
+  return text.endsWith('\n\n') && text.indexOf('\n\n') === text.length - 2 && !text.includes('\r')
 }
 
 function isSameText(a: Delta, b: Delta): boolean {

@@ -125,6 +125,26 @@ test('a connection that breaks in mid-stream gives what was held, and then the e
   expect(got).toBe(delta('a') + delta('bc'))
 })
 
+test('a compressed body that is broken, or breaks, is an error, and its connection is closed', async () => {
+  const closed = Promise.withResolvers<void>()
+  const url = await serve((request, response) => {
+    response.writeHead(200, { ...EVENT_STREAM, 'content-encoding': 'gzip' })
+    if (request.url === '/odd') {
+      request.socket.once('close', () => closed.resolve())
+      return response.write('this is no gzip')
+    }
+    response.write(gzipSync(delta('a')).subarray(0, -4))
+    return setImmediate(() => response.destroy())
+  })
+  const terminated = { name: 'TypeError', message: 'terminated' }
+  await expect((await post(`${url}/odd`)).text()).rejects.toMatchObject({
+    ...terminated,
+    cause: { code: 'Z_DATA_ERROR' },
+  })
+  await closed.promise
+  await expect((await post(`${url}/breaks`)).text()).rejects.toMatchObject(terminated)
+})
+
 test('an abort is thrown with its own reason, before the call, before the headers and in mid-stream, and closes the connection', async () => {
   const closed: string[] = []
   const reached = Promise.withResolvers<void>()
