@@ -2,6 +2,7 @@
 // web streams, a JSON and a zod parse. Only events that differ in nothing but their delta are joined; all others, and what is
 // not understood, go through as they are, at once and in order. The first delta after a pause goes through at once, too.
 import type { MergeWindow } from './merge-window.ts'
+import type { TextTap } from './text-tap.ts'
 
 /** Deltas are joined within these types. */
 const JOINED_TYPES = new Set([
@@ -12,6 +13,8 @@ const JOINED_TYPES = new Set([
 /** What ends an event: servers end their lines in either way. */
 const BLANK_LINE = /(\r?\n\r?\n|\r\r)/
 
+/** Of this the tap hears. */
+const TAPPED_TYPE = 'response.output_text.delta'
 const LINE_FEED = 0x0a
 
 /** What two deltas of one text have in common. */
@@ -30,25 +33,41 @@ export interface EventMerger {
   drop(): void
 }
 
-/** `send` gets what goes on, as text, and is never called with none. */
-export function createEventMerger(window: MergeWindow, send: (text: string) => void): EventMerger {
-  const decoder = new TextDecoder()
+/** A text, of which a part has gone on and the rest waits for more of it. */
+interface HeldText {
+  delta: Delta
+  pieces: string[]
+  /** Pieces that the tap has heard. */
+  heard: number
+}
+
+/**
+ * `send` gets what goes on, as text, and is never called with none. What a tap wants of a text goes on when the text has
+ * ended, or something else comes.
+ */
+export function createEventMerger(window: MergeWindow, send: (text: string) => void, tap?: TextTap): EventMerger {
+  const decoder = createDecoder()
   /** The text of an event that has not come whole. */
   let rest = ''
-  /** The last bytes may have ended within a character. */
-  let isCut = false
-  /** A delta that waits for more like it. */
-  let held: { delta: Delta; texts: string[] } | undefined
+  let held: HeldText | undefined
+  /** The text of the last delta, and how many characters of it went on or were heard. */
+  let last: { delta: Delta; characters: number } | undefined
   let sentAt = -Infinity
   let scheduled = false
   let closed = false
 
   function takeHeld(): string {
     if (held === undefined) return ''
-    const { delta, texts } = held
+    const { delta, pieces, heard } = held
     held = undefined
     sentAt = performance.now()
-    return `event: ${delta.type}\ndata: ${JSON.stringify({ ...delta, delta: texts.join('') })}\n\n`
+    count(delta, lengthOf(pieces.slice(heard)))
+    return `event: ${delta.type}\ndata: ${JSON.stringify({ ...delta, delta: pieces.join('') })}\n\n`
+  }
+
+  function count(delta: Delta, characters: number): void {
+    if (last === undefined || !isSameText(last.delta, delta)) last = { delta, characters: 0 }
+    last.characters += characters
   }
 
   /** What of an event goes on now: what waited before it, itself, or nothing yet. */
@@ -56,16 +75,36 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
     const delta = deltaOf(event)
     if (delta === undefined) return `${takeHeld()}${event}${blankLine}`
     if (held !== undefined && isSameText(held.delta, delta)) {
-      held.texts.push(delta.delta)
+      held.pieces.push(delta.delta)
       return ''
     }
     const before = takeHeld()
     if (performance.now() - sentAt >= window.ms()) {
       sentAt = performance.now()
+      count(delta, delta.delta.length)
       return `${before}${event}${blankLine}`
     }
-    held = { delta, texts: [delta.delta] }
+    held = { delta, pieces: [delta.delta], heard: 0 }
     return before
+  }
+
+  /** At the end of a window: what is held goes to the tap, or on. */
+  function passHeld(): void {
+    if (held === undefined || closed) return
+    const { delta, pieces, heard } = held
+    const piece = pieces.slice(heard).join('')
+    if (piece !== '' && tap !== undefined && hears(tap, delta, piece)) {
+      held.heard = pieces.length
+      sentAt = performance.now()
+      count(delta, piece.length)
+    } else sendSome(takeHeld())
+  }
+
+  function hears(to: TextTap, delta: Delta, piece: string): boolean {
+    const id = delta['item_id']
+    if (delta.type !== TAPPED_TYPE || typeof id !== 'string') return false
+    const characters = last !== undefined && isSameText(last.delta, delta) ? last.characters : 0
+    return to(id, characters, piece)
   }
 
   function sendSome(text: string): void {
@@ -77,18 +116,10 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
     held = undefined
   }
 
-  /** The text of bytes. Mostly they are whole events, whose last byte is the end of a line: then no character is cut. */
-  function textOf(bytes: Uint8Array): string {
-    const isWhole = bytes.at(-1) === LINE_FEED
-    if (isWhole && !isCut) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString()
-    isCut = !isWhole
-    return decoder.decode(bytes, { stream: true })
-  }
-
   return {
     take(bytes) {
       if (closed) return
-      const text = rest + textOf(bytes)
+      const text = rest + decoder.textOf(bytes)
       let now = ''
       if (isOneEvent(text)) {
         rest = ''
@@ -99,19 +130,36 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
         for (let at = 0; at < pieces.length; at += 2) now += pass(pieces[at] ?? '', pieces[at + 1] ?? '')
       }
       sendSome(now)
-      if (held === undefined || scheduled) return
+      if (held === undefined || held.heard === held.pieces.length || scheduled) return
+      const dueAt = sentAt + window.ms()
+      if (dueAt <= performance.now()) return passHeld()
       scheduled = true
-      window.schedule(sentAt + window.ms(), () => {
+      window.schedule(dueAt, () => {
         scheduled = false
-        sendSome(takeHeld())
+        passHeld()
       })
     },
     end() {
       if (closed) return
-      sendSome(takeHeld() + rest + decoder.decode())
+      sendSome(takeHeld() + rest + decoder.end())
       drop()
     },
     drop,
+  }
+}
+
+/** Bytes are mostly whole events, whose last byte is the end of a line: then no character of them is cut. */
+function createDecoder() {
+  const decoder = new TextDecoder()
+  let isCut = false
+  return {
+    textOf(bytes: Uint8Array): string {
+      const isWhole = bytes.at(-1) === LINE_FEED
+      if (isWhole && !isCut) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString()
+      isCut = !isWhole
+      return decoder.decode(bytes, { stream: true })
+    },
+    end: () => decoder.decode(),
   }
 }
 
@@ -144,4 +192,8 @@ function isOneEvent(text: string): boolean {
 
 function isSameText(a: Delta, b: Delta): boolean {
   return SAME_FIELDS.every((name) => a[name] === b[name])
+}
+
+function lengthOf(pieces: readonly string[]): number {
+  return pieces.reduce((sum, piece) => sum + piece.length, 0)
 }

@@ -5,6 +5,7 @@ import { createBrotliDecompress, createUnzip } from 'node:zlib'
 import { Agent, type Dispatcher, getGlobalDispatcher } from 'undici'
 import { createEventMerger, type EventMerger } from './merged-events.ts'
 import type { MergeWindow } from './merge-window.ts'
+import { currentTextTap } from './text-tap.ts'
 
 interface TextPost {
   url: URL
@@ -12,6 +13,8 @@ interface TextPost {
   body: string
   signal: AbortSignal | null
 }
+
+type Merge = (send: (text: string) => void) => EventMerger
 
 /** Where a body's bytes go. After `end` or `fail` nothing comes. */
 interface Sink {
@@ -32,7 +35,8 @@ export function createMergingFetch(window: MergeWindow): typeof fetch {
   return async (input, init) => {
     const post = textPost(input, init)
     if (post === undefined) return fetch(input, init)
-    return (await send(post, window)) ?? fetch(input, init)
+    const tap = currentTextTap()
+    return (await send(post, (onText) => createEventMerger(window, onText, tap))) ?? fetch(input, init)
   }
 }
 
@@ -51,24 +55,24 @@ function textPost(input: Parameters<typeof fetch>[0], init: RequestInit = {}): T
  * Undefined: it is redirected.
  * @throws what `fetch` throws: the signal's reason, or a TypeError whose cause says what went wrong
  */
-async function send({ url, headers, body, signal }: TextPost, window: MergeWindow): Promise<Response | undefined> {
+async function send({ url, headers, body, signal }: TextPost, merge: Merge): Promise<Response | undefined> {
   signal?.throwIfAborted()
   const current = getGlobalDispatcher()
   const dispatcher = current === initialDispatcher ? ownDispatcher : current
   const options = { origin: url.origin, path: url.pathname + url.search, method: 'POST', headers, body } as const
   return new Promise((resolve, reject) =>
-    dispatcher.dispatch(options, answerHandler({ signal, window, resolve, reject })),
+    dispatcher.dispatch(options, answerHandler({ signal, merge, resolve, reject })),
   )
 }
 
 interface Answer {
   signal: AbortSignal | null
-  window: MergeWindow
+  merge: Merge
   resolve(response: Response | undefined): void
   reject(error: unknown): void
 }
 
-function answerHandler({ signal, window, resolve, reject }: Answer): Dispatcher.DispatchHandler {
+function answerHandler({ signal, merge, resolve, reject }: Answer): Dispatcher.DispatchHandler {
   let sink: Sink | undefined
   let request: Dispatcher.DispatchController | undefined
   const abort = (reason: Error) => request?.abort(reason)
@@ -93,7 +97,7 @@ function answerHandler({ signal, window, resolve, reject }: Answer): Dispatcher.
       const isStream =
         status < 300 && headers.get('content-type')?.toLowerCase().startsWith('text/event-stream') === true
       const plain = isStream
-        ? mergedBody(window, respond, () => abort(new Error('nobody reads')))
+        ? mergedBody(merge, respond, () => abort(new Error('nobody reads')))
         : wholeBody(respond, reject)
       sink = decoding(headers, plain, (cause) => {
         plain.fail(failure('terminated', cause, signal))
@@ -156,11 +160,11 @@ function wholeBody(respond: (body: Uint8Array<ArrayBuffer> | null) => void, fail
 }
 
 /** The body's events, deltas joined, from when they come: whoever reads them does not hold up the connection. */
-function mergedBody(window: MergeWindow, respond: (body: ReadableStream) => void, leave: () => void): Sink {
+function mergedBody(merge: Merge, respond: (body: ReadableStream) => void, leave: () => void): Sink {
   const encoder = new TextEncoder()
   let over = false
   let controller: ReadableStreamDefaultController<Uint8Array> | undefined
-  const merger: EventMerger = createEventMerger(window, (text) => controller?.enqueue(encoder.encode(text)))
+  const merger = merge((text) => controller?.enqueue(encoder.encode(text)))
   respond(
     new ReadableStream<Uint8Array>({
       start: (started) => void (controller = started),

@@ -8,7 +8,9 @@
 // 3. A last step that is stored and not whole is played back: the model is not called.
 // 4. Every write carries the claim, and is repeated until Postgres takes it or the run is stopped (persist.ts).
 import type {
+  LanguageModelV4,
   LanguageModelV4CallOptions,
+  LanguageModelV4Content,
   LanguageModelV4GenerateResult,
   LanguageModelV4StreamPart,
 } from '@ai-sdk/provider'
@@ -22,9 +24,10 @@ import type { Groups } from '@offshoot/shared/groups'
 import type { Logger } from '@offshoot/shared/logger'
 import type { MergeWindow } from '@offshoot/shared/merge-window'
 import type { Metrics } from '@offshoot/shared/metrics'
+import { runWithTextTap } from '@offshoot/shared/text-tap'
 import type { CallMeter, CutCalls } from './cut-calls.ts'
 import { journaledTool } from './journaled-tool.ts'
-import { readModelOutput } from './model-output.ts'
+import { createOutputReader } from './model-output.ts'
 import { callModelWithRetries } from './model-retries.ts'
 import { createPersist, untilPostgresAnswers } from './persist.ts'
 import { createOutputRecorder, toUsage, wholeOutput } from './recorded-output.ts'
@@ -68,6 +71,8 @@ export interface CurrentStep {
   playback?: { step: StoredStep; toolCalls: readonly StoredToolCall[] }
   /** Gets each part of the model's output as it comes; of a step that is played back all of them together. */
   onPart: (part: LanguageModelV4StreamPart) => void
+  /** Gets the content of a whole output before it is stored, where it has calls. */
+  onCalls: (content: readonly LanguageModelV4Content[]) => Promise<void>
   /** Gets each value of a tool that streams, but for the last one. */
   onToolValue: (toolCallId: string, value: unknown) => void
 }
@@ -83,11 +88,14 @@ export interface Journal extends Pick<StepStore, 'held' | 'storeHeld' | 'storeWh
 }
 
 export function createJournal(options: JournalOptions): Journal {
-  const { database, claim, generation, stopSwitch, metrics, logger, cutCalls } = options
-  const modelMetrics = metrics.ofModel(options.modelId)
+  const { database, claim, generation, stopSwitch, metrics, logger } = options
   const persist = createPersist({ stopSwitch, logger, jobId: claim.jobId })
   const stepStore = createStepStore({ ...options, persist })
-  let current: CurrentStep = { index: 0, inbox: [], onPart: () => undefined, onToolValue: () => undefined }
+  let current: CurrentStep | undefined
+  const step = (): CurrentStep => {
+    if (current === undefined) throw new Error('no step has begun')
+    return current
+  }
   const tools = {
     database,
     claim,
@@ -95,12 +103,12 @@ export function createJournal(options: JournalOptions): Journal {
     stopSwitch,
     metrics,
     logger,
-    currentStep: () => current,
+    currentStep: step,
     beforeTool: () => options.beforeTool(),
   }
 
   function callUnderWay(toolCallId: string) {
-    const { index, playback } = current
+    const { index, playback } = step()
     return toolCallOf({ jobId: claim.jobId, index, generation: playback?.step.generation ?? generation }, toolCallId)
   }
 
@@ -108,56 +116,18 @@ export function createJournal(options: JournalOptions): Journal {
     held: stepStore.held,
     storeHeld: stepStore.storeHeld,
     storeWhole: stepStore.storeWhole,
-    begin(step) {
-      current = step
+    begin(next) {
+      current = next
     },
-    stepIndex: () => current.index,
+    stepIndex: () => step().index,
     middleware: {
       specificationVersion: 'v4',
       async wrapGenerate({ model, params }) {
-        const step = current
-        if (step.playback !== undefined) {
-          const { modelOutput } = step.playback.step
-          for (const part of modelOutput) step.onPart(part)
-          return wholeOutput(modelOutput)
-        }
-        await options.beforeCall(params)
-        const startedAt = performance.now()
-        const signal = params.abortSignal ?? stopSwitch.signal
-        const meter = cutCalls.meter(params, options.price)
-        const doStream = meter.counting((abortSignal) => model.doStream({ ...params, abortSignal }))
-        const { begun, rest, request, response } = await callModelWithRetries(doStream, {
-          signal,
-          firstChunkMs: options.limits.firstChunkMs,
-          metrics: modelMetrics,
-          logger,
-          jobId: claim.jobId,
-        })
-        const recorder = createOutputRecorder()
-        const { chunkMs } = options.limits
-        const close = options.mergeWindow.open()
-        try {
-          await readModelOutput({ begun, rest }, { signal, chunkMs, onPart: record })
-        } finally {
-          close()
-        }
-        const parts = recorder.parts()
-        const output = wholeOutput(parts)
-        await keepOutput(options, { step, startedAt, meter, stepStore }, output, parts)
-        return {
-          ...output,
-          ...(request === undefined ? {} : { request }),
-          response: { ...output.response, ...(response?.headers === undefined ? {} : { headers: response.headers }) },
-        }
-
-        function record(part: LanguageModelV4StreamPart): void {
-          recorder.add(part)
-          // Counted also when it cannot be stored: it is paid for.
-          if (part.type === 'finish')
-            modelMetrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
-          meter.received(part)
-          step.onPart(part)
-        }
+        const { playback, onPart } = step()
+        if (playback === undefined) return callModel(options, { step: step(), stepStore }, model, params)
+        const { modelOutput } = playback.step
+        for (const part of modelOutput) onPart(part)
+        return wholeOutput(modelOutput)
       },
     },
     wrapTools: (set) =>
@@ -177,17 +147,68 @@ export function createJournal(options: JournalOptions): Journal {
   }
 }
 
-interface OutputCall {
+interface CalledStep {
   step: CurrentStep
+  stepStore: StepStore
+}
+
+/** Calls the model. What it says is kept and shown as it comes, and stored or held once it is whole. */
+async function callModel(
+  options: JournalOptions,
+  called: CalledStep,
+  model: LanguageModelV4,
+  params: LanguageModelV4CallOptions,
+): Promise<LanguageModelV4GenerateResult> {
+  const { claim, stopSwitch, limits, logger, mergeWindow } = options
+  await options.beforeCall(params)
+  const startedAt = performance.now()
+  const metrics = options.metrics.ofModel(options.modelId)
+  const signal = params.abortSignal ?? stopSwitch.signal
+  const meter = options.cutCalls.meter(params, options.price)
+  const recorder = createOutputRecorder()
+  const reader = createOutputReader({
+    signal,
+    chunkMs: limits.chunkMs,
+    onPart(part) {
+      recorder.add(part)
+      // Counted also when it cannot be stored: it is paid for.
+      if (part.type === 'finish') metrics.wholeOutput((performance.now() - startedAt) / 1_000, toUsage(part.usage))
+    },
+    onSaid(part) {
+      meter.received(part)
+      called.step.onPart(part)
+    },
+  })
+  const doStream = meter.counting((abortSignal) =>
+    runWithTextTap(reader.tap, () => model.doStream({ ...params, abortSignal })),
+  )
+  const retries = { signal, firstChunkMs: limits.firstChunkMs, metrics, logger, jobId: claim.jobId }
+  const { request, response, ...source } = await callModelWithRetries(doStream, retries)
+  const close = mergeWindow.open()
+  try {
+    await reader.read(source)
+  } finally {
+    close()
+  }
+  const parts = recorder.parts()
+  const output = wholeOutput(parts)
+  await keepOutput(options, { ...called, startedAt, meter }, output, parts)
+  return {
+    ...output,
+    ...(request === undefined ? {} : { request }),
+    response: { ...output.response, ...(response?.headers === undefined ? {} : { headers: response.headers }) },
+  }
+}
+
+interface KeptCall extends CalledStep {
   startedAt: number
   meter: CallMeter
-  stepStore: StepStore
 }
 
 /** Stores an output where tools run next, else holds it. One that is no answer is neither. */
 async function keepOutput(
   { generation, price, beforeStore }: JournalOptions,
-  { step, startedAt, meter, stepStore }: OutputCall,
+  { step, startedAt, meter, stepStore }: KeptCall,
   { finishReason, usage: said, content }: LanguageModelV4GenerateResult,
   parts: LanguageModelV4StreamPart[],
 ): Promise<void> {
@@ -208,6 +229,7 @@ async function keepOutput(
     stepStore.hold(output)
     return
   }
+  await step.onCalls(content)
   await beforeStore()
   if (await stepStore.storeOutput(output)) meter.stored()
 }

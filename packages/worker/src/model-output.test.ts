@@ -1,6 +1,6 @@
 import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { readModelOutput } from './model-output.ts'
+import { createOutputReader } from './model-output.ts'
 
 type Part = LanguageModelV4StreamPart
 
@@ -31,15 +31,21 @@ function open({ begun = [], onPart }: { begun?: Part[]; onPart?: (part: Part) =>
   const controller = new AbortController()
   const got: Part[] = []
   let outcome: 'whole' | { error: unknown } | undefined
-  void readModelOutput(
-    { begun, rest: stream.getReader() },
-    { signal: controller.signal, chunkMs: 1_000, onPart: onPart ?? ((part) => void got.push(part)) },
-  ).then(
+  const said: Part[] = []
+  const reader = createOutputReader({
+    signal: controller.signal,
+    chunkMs: 1_000,
+    onPart: onPart ?? ((part) => void got.push(part)),
+    onSaid: (part) => void said.push(part),
+  })
+  void reader.read({ begun, rest: stream.getReader() }).then(
     () => (outcome = 'whole'),
     (error: unknown) => (outcome = { error }),
   )
   return {
     got,
+    said,
+    tap: reader.tap,
     cancelled,
     controller,
     outcome: () => outcome,
@@ -141,4 +147,36 @@ test('STUCK-11: a source that does not care that it is stopped is left', async (
   expect(outcome()).toBeUndefined()
   await vi.advanceTimersByTimeAsync(1)
   expect([got, outcome(), cancelled]).toEqual([[text('a')], { error: stop }, [stop]])
+})
+
+test('pieces of a text that are heard before their part are said once, and the part is whole', async () => {
+  const start: Part = { type: 'text-start', id: 'a' }
+  const { feed, got, said, tap, outcome } = open({ begun: [start] })
+  await feed(text('one '))
+  expect([tap('a', 4, 'two '), tap('a', 8, 'three ')]).toEqual([true, true])
+  await feed(text('two three four '), text('five'), { type: 'text-end', id: 'a' }, finish)
+  const end: Part = { type: 'text-end', id: 'a' }
+  expect(got).toEqual([start, text('one '), text('two three four '), text('five'), end, finish])
+  expect(said).toEqual([start, text('one '), text('two '), text('three '), text('four '), text('five'), end, finish])
+  expect(outcome()).toBe('whole')
+  expect(tap('a', 19, 'six')).toBe(false)
+})
+
+test('a piece is not heard of a text that is unknown or has ended, nor one that does not follow what was said', async () => {
+  const { feed, said, tap } = open({ begun: [{ type: 'text-start', id: 'a' }] })
+  await feed(text('one '))
+  expect([tap('b', 0, 'x'), tap('a', 0, 'x'), tap('a', 9, 'x')]).toEqual([false, false, false])
+  await feed({ type: 'text-end', id: 'a' })
+  expect(tap('a', 4, 'x')).toBe(false)
+  expect(said.map(({ type }) => type)).toEqual(['text-start', 'text-delta', 'text-end'])
+})
+
+test('STUCK-11: a text that is heard is no silence', async () => {
+  const { tap, outcome } = open({ begun: [{ type: 'text-start', id: 'a' }] })
+  await vi.advanceTimersByTimeAsync(900)
+  expect(tap('a', 0, 'word')).toBe(true)
+  await vi.advanceTimersByTimeAsync(900)
+  expect(outcome()).toBeUndefined()
+  await vi.advanceTimersByTimeAsync(101)
+  expect(outcome()).toMatchObject({ error: { message: 'Chunk timeout of 1000ms exceeded' } })
 })

@@ -99,6 +99,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
         inbox,
         ...(playback === undefined ? {} : { playback: { step: playback, toolCalls: state.toolCalls } }),
         onPart: shown.part,
+        onCalls: shown.calls,
         onToolValue: shown.toolValue,
       })
       return { messages: input, activeTools, ...(isLast ? { toolChoice: 'none' as const } : {}) }

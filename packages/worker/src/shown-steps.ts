@@ -1,8 +1,9 @@
 // What the model and the tools of a run's steps say, as it comes: frames to viewers, texts and results into the state. The
 // SDK has made a frame of each part of its own stream; these are the same.
-import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import type { LanguageModelV4Content, LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import { getErrorMessage } from '@ai-sdk/provider'
 import {
+  asSchema,
   type LanguageModelCallEndEvent,
   type TextStreamPart,
   type ToolExecutionEndEvent,
@@ -29,7 +30,7 @@ const SHOWN_AS_IT_IS: ReadonlySet<string> = new Set<ShownAsItIs>([
 
 export interface ShownStep {
   index: number
-  /** Of its model's output viewers have seen all but the calls. */
+  /** Viewers have seen its model's output, but for calls that are none. */
   playedBack: boolean
   /** Calls that the model makes all the same are not shown. */
   withoutTools: boolean
@@ -39,7 +40,9 @@ export interface ShownSteps {
   begin(step: ShownStep): void
   /** A part of the model's output, as it comes. */
   part(part: LanguageModelV4StreamPart): void
-  /** The whole output has come: its calls are parsed, and nothing of it has run. */
+  /** The calls of the whole output, before it is stored: those that the loop is going to run. */
+  calls(content: readonly LanguageModelV4Content[]): Promise<void>
+  /** The loop has the output: it knows which calls are none, and nothing has run. */
   callEnd(event: LanguageModelCallEndEvent): void
   /** A value of a tool that streams. */
   toolValue(toolCallId: string, value: unknown): void
@@ -109,13 +112,23 @@ export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'age
         if (delta !== '') show({ ...rest, text: delta })
       } else if (isShownAsItIs(part)) show(part)
     },
+    async calls(content) {
+      if (step.withoutTools) return
+      for (const part of content) {
+        if (part.type !== 'tool-call' || part.providerExecuted === true) continue
+        const tool = agent.tools[part.toolName]
+        const input = tool === undefined ? undefined : await validInput(tool, part.input)
+        if (input !== undefined) showCall({ ...part, ...knownOf(tool), input })
+      }
+    },
     callEnd({ content }) {
       for (const part of content) {
         if ((part.type === 'file' || part.type === 'reasoning-file') && !step.playedBack) show(part)
         if (part.type !== 'tool-call' || step.withoutTools || part.providerExecuted === true) continue
-        showCall(part)
+        calls.set(part.toolCallId, part)
         if (part.invalid !== true) continue
         const { error, providerMetadata: _, ...call } = part
+        show(part)
         takeOutcome({ ...call, type: 'tool-error', error: getErrorMessage(error), dynamic: true })
       }
     },
@@ -138,6 +151,14 @@ function knownOf(tool: ToolSet[string] | undefined) {
     ...(tool?.title === undefined ? {} : { title: tool.title }),
     ...(tool?.metadata === undefined ? {} : { toolMetadata: tool.metadata }),
   }
+}
+
+/** As the loop is going to parse it. Undefined: it is none. */
+async function validInput(tool: ToolSet[string], text: string): Promise<unknown> {
+  const input = parsed(text)
+  const result = input === undefined ? undefined : await asSchema(tool.inputSchema).validate?.(input)
+  if (result === undefined) return input
+  return result.success ? result.value : undefined
 }
 
 /** Undefined: it is no JSON. */

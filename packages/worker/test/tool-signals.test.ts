@@ -93,7 +93,13 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
     metrics: stage.runtime.metrics,
   })
   const streamed: unknown[] = []
-  journal.begin({ index: 0, inbox: [], onPart: () => undefined, onToolValue: (_, value) => void streamed.push(value) })
+  journal.begin({
+    index: 0,
+    inbox: [],
+    onPart: () => undefined,
+    onCalls: async () => undefined,
+    onToolValue: (_, value) => void streamed.push(value),
+  })
   const wrapped = journal.wrapTools(tools)
   /** Runs a tool to its end, as the SDK does, and answers all values that it has given. */
   async function run(name: string): Promise<unknown[]> {
