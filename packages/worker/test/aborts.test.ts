@@ -62,6 +62,22 @@ const closedOf = (message: string) => waitUntil(() => raw.requests(message).at(-
 /** The only slot is free again: another job runs through it. */
 const slotIsFree = async () => expect((await runRoot(stage, 'bot', 'are you free?')).state).toBe('completed')
 
+test('LOSS-3: what waits for more of its text when the abort comes is kept, too', async () => {
+  // In a process that feeds so many streams a text waits for a second.
+  const streams = Array.from({ length: 2_000 }, () => stage.runtime.extensions.mergeWindow.open())
+  raw.answer('begin', (reply) => {
+    reply.text('one ')
+    reply.text('two')
+  })
+  try {
+    const { id } = await spawnRoot(stage, 'bot', 'begin')
+    await untilLiveText(stage, id, 'one ')
+    expect(await abort(stage, id)).toMatchObject({ state: 'aborted', partialResult: 'one two' })
+  } finally {
+    for (const close of streams) close()
+  }
+})
+
 test('LOSS-3: an abort in the middle of a text ends the job within 1 s and keeps what was said', async () => {
   raw.answer('talk', callsTool('abortAgent', { jobId: 'nothing' }), ticking)
   const { id } = await spawnRoot(stage, 'bot', 'talk')
