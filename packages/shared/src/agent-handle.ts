@@ -9,14 +9,13 @@ import { isTerminal, type JobState, projectState } from './contracts/job-state.t
 import { messageInputSchema, messageOptionsSchema, type MessageReceipt } from './contracts/message.ts'
 import type { RefusedSpawnOutput, SyncSpawnOutput } from './contracts/spawn.ts'
 import type { AgentJob } from './db/agent-jobs.ts'
-import { loadJobMessages } from './db/convos.ts'
 import { abortAgent } from './operations/abort-agent.ts'
 import { findReadableJob } from './operations/check-agent.ts'
 import { endChunks } from './operations/dispatch-outbox.ts'
 import { jobFrames } from './operations/job-frames.ts'
 import { messageAgent } from './operations/message-agent.ts'
 import type { JobReader } from './operations/readable-jobs.ts'
-import { waitForAgent } from './operations/wait-for-agent.ts'
+import { waitForOutcome } from './operations/wait-for-agent.ts'
 import type { Runtime } from './runtime.ts'
 
 /** How a job ended, or why there is none: `jobId` is empty then. */
@@ -83,10 +82,10 @@ export function createAgentHandle(
     error: async () => (await read()).error,
     async await(timeoutMs) {
       await read()
-      const job = await waitForAgent(runtime, jobId, timeoutMs === undefined ? {} : { limitMs: timeoutMs })
+      const job = await waitForOutcome(runtime, jobId, timeoutMs === undefined ? {} : { limitMs: timeoutMs })
       if (job === null) throw new Error(jobNotFound(jobId).error)
       if (!isTerminal(job.state)) throw new AgentTimeoutError(jobId, timeoutMs ?? Infinity)
-      return toSyncOutput(job, await loadJobMessages(runtime.database.direct, job))
+      return toSyncOutput(job, job.messages)
     },
     abort: async (reason) =>
       abortAgent(runtime, await holder.reader(), abortInputSchema.parse({ jobId, reason }), holder.userId),

@@ -5,7 +5,6 @@ import { isJobNotFound } from '@offshoot/shared/contracts/check'
 import { isTerminal } from '@offshoot/shared/contracts/job-state'
 import { type ProgramSpawnInput, programSpawnInputSchema } from '@offshoot/shared/contracts/spawn'
 import type { AgentJob } from '@offshoot/shared/db/agent-jobs'
-import { loadJobMessages } from '@offshoot/shared/db/convos'
 import { abortAgent } from '@offshoot/shared/operations/abort-agent'
 import { checkAgentWithTotals, findReadableJob } from '@offshoot/shared/operations/check-agent'
 import { listAgents, readTree } from '@offshoot/shared/operations/list-agents'
@@ -13,7 +12,7 @@ import { asyncOutput, spawnAgent } from '@offshoot/shared/operations/spawn-agent
 import { messageAgent } from '@offshoot/shared/operations/message-agent'
 import { retryAgent } from '@offshoot/shared/operations/retry-agent'
 import { viewJob } from '@offshoot/shared/operations/subtree-totals'
-import { waitForAgent } from '@offshoot/shared/operations/wait-for-agent'
+import { waitForOutcome } from '@offshoot/shared/operations/wait-for-agent'
 import type { Runtime } from '@offshoot/shared/runtime'
 import { type Request, type Response, Router } from 'express'
 import type { z } from 'zod'
@@ -152,13 +151,10 @@ async function answerSync(
   response: Response,
   { jobId, waitMs, signal }: { jobId: string; waitMs: number; signal: AbortSignal },
 ): Promise<void> {
-  const job = await waitForAgent(runtime, jobId, { limitMs: waitMs, signal })
+  const job = await waitForOutcome(runtime, jobId, { limitMs: waitMs, signal })
   if (job === null) throw notFound('job')
   if (!isTerminal(job.state)) response.status(202).json(await viewJob(runtime, job))
-  else
-    response.json(
-      toSyncOutput(job, await loadJobMessages(runtime.database.direct, job)) satisfies z.infer<typeof syncSpawnSchema>,
-    )
+  else response.json(toSyncOutput(job, job.messages) satisfies z.infer<typeof syncSpawnSchema>)
 }
 
 /** The job that the address names, if it is the caller's. */

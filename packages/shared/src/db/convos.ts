@@ -1,5 +1,5 @@
 import type { UIMessage } from 'ai'
-import type { AiMessage, MessageRole, Prisma } from './generated/client.ts'
+import type { AgentJob, AiMessage, MessageRole, Prisma } from './generated/client.ts'
 import { newId } from '../ids.ts'
 import { type Queryable, sql } from './database.ts'
 import type { Statements } from './direct-sql.ts'
@@ -71,7 +71,24 @@ export async function loadJobMessages(
   return rows.map(toUiMessage)
 }
 
-export function toUiMessage(row: AiMessage): UIMessage {
+export type JobWithMessages = AgentJob & { messages: UIMessage[] }
+
+/** A job and its messages, as they stand at one moment. */
+export async function findJobWithMessages(db: Statements, jobId: string): Promise<JobWithMessages | null> {
+  const [row] = await db.$queryRaw<(AgentJob & { messages: StoredMessage[] })[]>(sql`
+    select j.*, (
+      select coalesce(json_agg(m order by m."seq"), '[]') from (
+        select "id", "seq", "role", "parts", "metadata", "clientMessageId" from "offshoot"."AiMessage"
+        where "convoId" = j."convoId" and ("seq" = j."inputSeq" or "jobId" = j."id") order by "seq" limit 1000
+      ) m
+    ) as "messages"
+    from "offshoot"."AgentJob" j where j."id" = ${jobId}`)
+  return row === undefined ? null : { ...row, messages: row.messages.map(toUiMessage) }
+}
+
+type StoredMessage = Pick<AiMessage, 'id' | 'role' | 'parts' | 'metadata' | 'clientMessageId'>
+
+export function toUiMessage(row: StoredMessage): UIMessage {
   return {
     id: row.clientMessageId ?? row.id,
     role: row.role,

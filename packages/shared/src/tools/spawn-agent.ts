@@ -13,14 +13,13 @@ import {
 import { tailOf } from '../contracts/text.ts'
 import { type AgentJob, readDeadlineMsLeft } from '../db/agent-jobs.ts'
 import { toolsOfJob } from '../db/bots.ts'
-import { loadJobMessages } from '../db/convos.ts'
 import { storable } from '../db/stored-value.ts'
 import { newId } from '../ids.ts'
 import { requestAbort } from '../operations/abort-agent.ts'
 import { followAgent } from '../operations/follow-agent.ts'
 import { delegatesOfJob, refuse, type SpawnOrigin } from '../operations/prepare-spawn.ts'
 import { asyncOutput, refusedOutput, type SpawnAnswer, spawnAgent } from '../operations/spawn-agent.ts'
-import { waitForAgent } from '../operations/wait-for-agent.ts'
+import { waitForOutcome } from '../operations/wait-for-agent.ts'
 import type { Runtime } from '../runtime.ts'
 import { assertSpawnContext, getSpawnContext, type SpawnContext } from '../spawn-context.ts'
 import { modelInput } from './model-input.ts'
@@ -172,10 +171,10 @@ function abortWith(runtime: Runtime, job: AgentJob, userId: string, signal: Abor
 }
 
 async function outcomeOf(runtime: Runtime, jobId: string): Promise<SyncSpawnOutput> {
-  const ended = await waitForAgent(runtime, jobId)
+  const ended = await waitForOutcome(runtime, jobId)
   if (ended === null || !isTerminal(ended.state))
     throw new Error(`Job ${jobId} is gone: its row was deleted while it was waited for.`)
-  return toSyncOutput(ended, await loadJobMessages(runtime.database.direct, ended))
+  return toSyncOutput(ended, ended.messages)
 }
 
 async function* growingMessage(runtime: Runtime, jobId: string): AsyncGenerator<UIMessage> {
