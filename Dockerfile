@@ -41,8 +41,8 @@ COPY examples examples
 USER node
 
 FROM runtime AS worker
-# A larger young generation: most of what a run allocates is garbage in a moment (docs/operations/capacity.md).
-CMD ["node", "--max-semi-space-size=64", "packages/worker/src/main.ts"]
+# A larger young generation, and one helper thread instead of four: a worker is for one core (docs/operations/capacity.md).
+CMD ["node", "--max-semi-space-size=64", "--v8-pool-size=1", "packages/worker/src/main.ts"]
 
 FROM runtime AS api
 ENV API_HOST=0.0.0.0

@@ -59,7 +59,7 @@ const ENVIRONMENT = {
   WORKER_HEARTBEAT_MS: '500',
   WORKER_LOCK_MS: String(LOCK_MS),
   WORKER_HEALTH_PORT: '0',
-  // As in the image (Dockerfile): most of what a run allocates is garbage in a moment.
+  // As in the image (Dockerfile), and why stands there. The baselines run as Node runs by itself.
   NODE_OPTIONS: '--max-semi-space-size=64 --v8-pool-size=1',
   OFFSHOOT_CONFIG: program('bench.offshoot.ts'),
 }
