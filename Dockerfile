@@ -42,7 +42,7 @@ USER node
 
 FROM runtime AS worker
 # A larger young generation, and one helper thread instead of four: a worker is for one core (docs/operations/capacity.md).
-CMD ["node", "--max-semi-space-size=64", "--v8-pool-size=1", "packages/worker/src/main.ts"]
+CMD ["node", "--min-semi-space-size=64", "--max-semi-space-size=64", "--v8-pool-size=1", "packages/worker/src/main.ts"]
 
 FROM runtime AS api
 ENV API_HOST=0.0.0.0

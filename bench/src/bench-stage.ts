@@ -59,10 +59,11 @@ const ENVIRONMENT = {
   WORKER_HEARTBEAT_MS: '500',
   WORKER_LOCK_MS: String(LOCK_MS),
   WORKER_HEALTH_PORT: '0',
-  // As in the image (Dockerfile), and why stands there. The baselines run as Node runs by itself.
-  NODE_OPTIONS: '--max-semi-space-size=64 --v8-pool-size=1',
   OFFSHOOT_CONFIG: program('bench.offshoot.ts'),
 }
+
+/** As in the image (Dockerfile; why: docs/operations/capacity.md). The baselines run as Node runs by itself. */
+const WORKER_FLAGS = ['--min-semi-space-size=64', '--max-semi-space-size=64', '--v8-pool-size=1']
 
 /** Seldom: looking costs commits, which are counted. */
 export const LOOK_EVERY_MS = 50
@@ -109,7 +110,8 @@ async function open(environment: Record<string, string>, onClose: (closer: () =>
     model: mockModel(model),
     offshoot,
     meter,
-    startWorker: (more: Record<string, string> = {}) => started(startWorkerProcess({ ...stage.environment, ...more })),
+    startWorker: (more: Record<string, string> = {}) =>
+      started(startWorkerProcess({ ...stage.environment, ...more }, WORKER_FLAGS)),
     startApi: () => started(startApiProcess(stage.environment)),
     start: (file: string) => start(file),
     startBareRunner: async () => bareRunner(await start('bare-runner.ts')),

@@ -23,8 +23,11 @@ const PACKAGES = path.resolve(import.meta.dirname, '../../packages')
 const READY_WITHIN_MS = 30_000
 const END_WITH_PARENT = new URL('end-with-parent.ts', import.meta.url).href
 
-export function startWorkerProcess(environment: Record<string, string>): Promise<TestProcess> {
-  return startProcess(path.join(PACKAGES, 'worker/src/main.ts'), environment)
+export function startWorkerProcess(
+  environment: Record<string, string>,
+  nodeFlags?: readonly string[],
+): Promise<TestProcess> {
+  return startProcess(path.join(PACKAGES, 'worker/src/main.ts'), environment, nodeFlags)
 }
 
 export function startApiProcess(environment: Record<string, string>): Promise<TestProcess> {
@@ -32,12 +35,16 @@ export function startApiProcess(environment: Record<string, string>): Promise<Te
 }
 
 /** Runs a program of ours that says `{ ready: true, url? }` to its parent once it is. */
-export async function startProcess(file: string, environment: Record<string, string>): Promise<TestProcess> {
+export async function startProcess(
+  file: string,
+  environment: Record<string, string>,
+  nodeFlags: readonly string[] = [],
+): Promise<TestProcess> {
   const { PATH = '', HOME = '' } = process.env
   const child = fork(file, {
     env: { PATH, HOME, ...environment },
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-    execArgv: ['--import', END_WITH_PARENT],
+    execArgv: ['--import', END_WITH_PARENT, ...nodeFlags],
   })
   const told: unknown[] = []
   child.on('message', (message) => told.push(message))
