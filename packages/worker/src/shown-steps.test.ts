@@ -23,10 +23,15 @@ type Part = LanguageModelV4StreamPart
 
 const inputSchema = z.object({ at: z.string().default('it') })
 
+function throws(): never {
+  throw new Error('a bug in a schema')
+}
+
 const TOOLS: ToolSet = {
   look: tool({ title: 'Look', inputSchema, execute: ({ at }) => `saw ${at}` }),
   fail: dynamicTool({ inputSchema, execute: () => Promise.reject(new Error('too dark')) }),
   ask: tool({ inputSchema }),
+  odd: tool({ inputSchema: inputSchema.refine(() => throws()) }),
 }
 
 const metadata = (n: number) => ({ mock: { n } })
@@ -64,6 +69,7 @@ const SAID: Part[] = [
   ...call('c', 'look', '{"at":1}'),
   ...call('d', 'nothing', '{}'),
   ...call('e', 'ask', '{"at":"you"}'),
+  ...call('f', 'odd', '{}'),
   { type: 'finish', usage, finishReason: { unified: 'tool-calls', raw: 'tool_calls' } },
 ]
 
@@ -136,7 +142,14 @@ test('viewers see of a step what the SDK’s stream would show them', async () =
   expect(sdk.filter(isFile)).toHaveLength(1)
   expect(state.cutText()).toBe('Look!')
   const outcomes = state.toolCalls.map(({ toolCallId, outcome }) => [toolCallId, Object.keys(outcome ?? {})[0]])
-  expect(Object.fromEntries(outcomes)).toEqual({ search: 'output', a: 'output', b: 'error', c: 'error', d: 'error' })
+  expect(Object.fromEntries(outcomes)).toEqual({
+    search: 'output',
+    a: 'output',
+    b: 'error',
+    c: 'error',
+    d: 'error',
+    f: 'error',
+  })
 })
 
 test('what the provider runs itself is shown while the model still speaks', async () => {
@@ -152,12 +165,14 @@ test('of a step that is played back viewers see the results, which calls are non
     'finish-step',
     'tool-input-error c',
     'tool-input-error d',
+    'tool-input-error f',
     'tool-output-available a',
     'tool-output-error b',
     'tool-output-error c',
     'tool-output-error d',
+    'tool-output-error f',
   ])
-  expect(state.toolCalls.map(({ toolCallId }) => toolCallId).toSorted()).toEqual(['a', 'b', 'c', 'd', 'search'])
+  expect(state.toolCalls.map(({ toolCallId }) => toolCallId).toSorted()).toEqual(['a', 'b', 'c', 'd', 'f', 'search'])
 })
 
 test('of a step without tools no call is shown', async () => {

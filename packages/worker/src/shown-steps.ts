@@ -156,9 +156,15 @@ function knownOf(tool: ToolSet[string] | undefined) {
 /** As the loop is going to parse it. Undefined: it is none. */
 async function validInput(tool: ToolSet[string], text: string): Promise<unknown> {
   const input = parsed(text)
-  const result = input === undefined ? undefined : await asSchema(tool.inputSchema).validate?.(input)
-  if (result === undefined) return input
-  return result.success ? result.value : undefined
+  if (input === undefined) return undefined
+  try {
+    const result = await asSchema(tool.inputSchema).validate?.(input)
+    if (result === undefined) return input
+    return result.success ? result.value : undefined
+  } catch {
+    // A schema with a bug: the loop calls such a call malformed, too.
+    return undefined
+  }
 }
 
 /** Undefined: it is no JSON. */
