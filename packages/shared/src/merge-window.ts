@@ -1,5 +1,5 @@
 // How long deltas of a text are collected before they go on as one. One timer serves all streams of a process. What a model
-// says in tokens costs the AI SDK and its provider several times what it costs to join them; a process full of agents joins
+// says in tokens costs its provider package and viewers several times what it costs to join them; a process full of agents joins
 // more of them.
 
 /** How long at least: what a reader does not see. */

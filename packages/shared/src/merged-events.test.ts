@@ -120,6 +120,21 @@ test('a tap hears a text at the end of each window; the text goes on in one piec
   expect(heard).toHaveLength(2)
 })
 
+test('a tap hears a text whose deltas come one by one, each at once', async () => {
+  const heard: unknown[] = []
+  const { feed, got } = open((...piece) => heard.push(piece) > 0)
+  for (const word of ['one ', 'two ', 'three ']) {
+    feed(text(word))
+    await vi.advanceTimersByTimeAsync(50)
+  }
+  feed(completed)
+  expect(heard).toEqual([
+    ['m', 4, 'two '],
+    ['m', 8, 'three '],
+  ])
+  expect(got()).toBe(text('one ') + text('two three ') + completed)
+})
+
 test('what a tap does not want goes on as without it, and it is told how much of the text it has missed', async () => {
   const heard: unknown[] = []
   const { feed, got, end } = open((...piece) => heard.push(piece) > 1)

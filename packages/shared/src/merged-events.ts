@@ -1,5 +1,5 @@
-// Events of OpenAI's Responses API, with the deltas of a text joined: each event costs the provider and the AI SDK several
-// web streams, a JSON and a zod parse. Only events that differ in nothing but their delta are joined; all others, and what is
+// Events of OpenAI's Responses API, with the deltas of a text joined: each event costs the provider package several web
+// streams, a JSON and a zod parse. Only events that differ in nothing but their delta are joined; all others, and what is
 // not understood, go through as they are, at once and in order. The first delta after a pause goes through at once, too.
 import type { MergeWindow } from './merge-window.ts'
 import type { TextTap } from './text-tap.ts'
@@ -79,7 +79,7 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
       return ''
     }
     const before = takeHeld()
-    if (performance.now() - sentAt >= window.ms()) {
+    if (performance.now() - sentAt >= window.ms() && !mayHear(delta)) {
       sentAt = performance.now()
       count(delta, delta.delta.length)
       return `${before}${event}${blankLine}`
@@ -93,18 +93,16 @@ export function createEventMerger(window: MergeWindow, send: (text: string) => v
     if (held === undefined || closed) return
     const { delta, pieces, heard } = held
     const piece = pieces.slice(heard).join('')
-    if (piece !== '' && tap !== undefined && hears(tap, delta, piece)) {
+    if (piece !== '' && mayHear(delta) && tap?.(String(delta['item_id']), last?.characters ?? 0, piece) === true) {
       held.heard = pieces.length
       sentAt = performance.now()
       count(delta, piece.length)
     } else sendSome(takeHeld())
   }
 
-  function hears(to: TextTap, delta: Delta, piece: string): boolean {
-    const id = delta['item_id']
-    if (delta.type !== TAPPED_TYPE || typeof id !== 'string') return false
-    const characters = last !== undefined && isSameText(last.delta, delta) ? last.characters : 0
-    return to(id, characters, piece)
+  /** The provider has the beginning of the text, so that a tap knows it. */
+  function mayHear(delta: Delta): boolean {
+    return tap !== undefined && last !== undefined && isSameText(last.delta, delta) && delta.type === TAPPED_TYPE
   }
 
   function sendSome(text: string): void {

@@ -69,11 +69,11 @@ export interface CurrentStep {
   inbox: readonly StoredInboxItem[]
   /** Set when the step is played back. */
   playback?: { step: StoredStep; toolCalls: readonly StoredToolCall[] }
-  /** Gets each part of the model's output as it comes; of a step that is played back all of them together. */
-  onPart: (part: LanguageModelV4StreamPart) => void
+  /** Gets what the model says as it says it; of a step that is played back all of it together. */
+  onSaid: (part: LanguageModelV4StreamPart) => void
   /** Gets the content of a whole output before it is stored, where it has calls. */
   onCalls: (content: readonly LanguageModelV4Content[]) => Promise<void>
-  /** Gets each value of a tool that streams, but for the last one. */
+  /** Gets each value of a tool that streams. */
   onToolValue: (toolCallId: string, value: unknown) => void
 }
 
@@ -123,10 +123,10 @@ export function createJournal(options: JournalOptions): Journal {
     middleware: {
       specificationVersion: 'v4',
       async wrapGenerate({ model, params }) {
-        const { playback, onPart } = step()
+        const { playback, onSaid } = step()
         if (playback === undefined) return callModel(options, { step: step(), stepStore }, model, params)
         const { modelOutput } = playback.step
-        for (const part of modelOutput) onPart(part)
+        for (const part of modelOutput) onSaid(part)
         return wholeOutput(modelOutput)
       },
     },
@@ -176,7 +176,7 @@ async function callModel(
     },
     onSaid(part) {
       meter.received(part)
-      called.step.onPart(part)
+      called.step.onSaid(part)
     },
   })
   const doStream = meter.counting((abortSignal) =>

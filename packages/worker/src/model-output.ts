@@ -4,11 +4,12 @@ import type { LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import type { TextTap } from '@offshoot/shared/text-tap'
 import { type BegunCall, NO_OUTPUT } from './model-retries.ts'
 import { createSilenceLimit, type SilenceLimit } from './silence-limit.ts'
+import { createUniqueCallIds } from './unique-call-ids.ts'
 
 type Part = LanguageModelV4StreamPart
 type Rest = BegunCall['rest']
 
-/** How long a source may go on once it is stopped: what it still holds, it has been paid for. */
+/** How long a source may go on once it is stopped: what it still holds is paid for. A segment waits for longer than that. */
 const LAST_WORDS_MS = 100
 
 export interface OutputReaderOptions {
@@ -33,11 +34,13 @@ export interface OutputReader {
 
 export function createOutputReader({ signal, chunkMs, onPart, onSaid }: OutputReaderOptions): OutputReader {
   const texts = createTexts()
+  const withUniqueId = createUniqueCallIds()
   /** Set while the source is read. */
   let silence: SilenceLimit | undefined
 
   /** True: it was the last one. */
-  function take(part: Part): boolean {
+  function take(given: Part): boolean {
+    const part = withUniqueId(given)
     if (!NO_OUTPUT.has(part.type)) silence?.heard()
     onPart(part)
     const unsaid = texts.unsaidOf(part)

@@ -99,11 +99,11 @@ test('LOSS-19: counts that are no numbers, or too large for any, are unknown', (
   expect(toUsage(usage(Number.NaN, 1e300, -1))).toEqual(toUsage(usage()))
 })
 
-test('an id that is used again after its end is another text', () => {
+test.each([true, false])('an id that begins again is another text, whether it has ended (%j) or not', (ends) => {
   const twice = ['one', 'two'].flatMap((delta): LanguageModelV4StreamPart[] => [
     { type: 'text-start', id: '0' },
     { type: 'text-delta', id: '0', delta },
-    { type: 'text-end', id: '0' },
+    ...(ends ? [{ type: 'text-end', id: '0' } as const] : []),
   ])
   expect(record(twice)).toEqual(twice)
   expect(wholeOutput([...twice, finish]).content).toEqual([

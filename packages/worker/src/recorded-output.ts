@@ -25,9 +25,8 @@ export function createOutputRecorder(): OutputRecorder {
       if (part.type === 'ping' || part.type === 'raw') return
       if (part.type !== 'text-delta' && part.type !== 'reasoning-delta' && part.type !== 'tool-input-delta') {
         parts.push(part)
-        // An id may be used again once its text has ended.
-        if (part.type === 'text-end' || part.type === 'reasoning-end' || part.type === 'tool-input-end')
-          open.delete(keyOf(part))
+        // An id may be used again for another text.
+        if (/-(start|end)$/.test(part.type) && 'id' in part) open.delete(keyOf(part))
         return
       }
       const before = open.get(keyOf(part))
@@ -48,7 +47,7 @@ export function createOutputRecorder(): OutputRecorder {
   }
 }
 
-function keyOf({ type, id }: { type: `${string}-${'delta' | 'end'}`; id: string }): string {
+function keyOf({ type, id }: { type: string; id?: string | undefined }): string {
   return `${type.slice(0, type.lastIndexOf('-'))}:${id}`
 }
 
@@ -98,7 +97,7 @@ function contentOf(parts: readonly LanguageModelV4StreamPart[]): LanguageModelV4
     if (isOfText(part)) {
       const type = part.type.startsWith('text') ? 'text' : 'reasoning'
       const key = `${type}:${part.id}`
-      const text = open.get(key) ?? beginText(type, content)
+      const text = (part.type.endsWith('-start') ? undefined : open.get(key)) ?? beginText(type, content)
       open.set(key, text)
       addTo(text, part)
       if (part.type.endsWith('-end')) open.delete(key)

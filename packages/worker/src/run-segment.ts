@@ -15,7 +15,7 @@ import type { RunState } from './run-state.ts'
 import type { StopSwitch } from './run-stop.ts'
 import { showSteps } from './shown-steps.ts'
 
-/** What a run that is stopped may take to keep what its model has said last. */
+/** What a run that is stopped may take to keep what its model has said last; longer than its source may (model-output.ts). */
 const LAST_WORDS_MS = 150
 
 export interface SegmentDependencies {
@@ -76,12 +76,14 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     timeout: { stepMs: config.MODEL_STEP_MS, toolMs: config.TOOL_TIMEOUT_MS },
     stopWhen: [isStepCount(state.maxSteps - firstIndex), ({ steps: made }) => endsMalformed(stepsSoFar(made))],
     onLanguageModelCallEnd: shown.callEnd,
-    onToolExecutionEnd: ({ toolOutput }) => shown.toolEnd(toolOutput),
-    onStepEnd(step) {
-      finished.push(step)
-      shown.end()
+    onToolExecutionEnd({ toolOutput }) {
+      // What a stopped run's tool throws is the stop's doing: the call counts as cut.
+      if (toolOutput.type === 'tool-result' || !stopSwitch.signal.aborted) shown.toolEnd(toolOutput)
     },
+    onStepEnd: (step) => void finished.push(step),
     async prepareStep({ stepNumber, steps: finishedSteps, messages: stepMessages }) {
+      // Not when the SDK calls a step ended: one whose time was up has not, and is not stored as whole.
+      shown.end()
       await steps.store(finishedSteps)
       if (segment.isDraining() && stepNumber > 0) stopSwitch.stop({ kind: 'drain' })
       stopSwitch.signal.throwIfAborted()
@@ -93,12 +95,12 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
       const activeTools = toolsOfStep(agent, input, playback !== undefined)
       // The last allowed step runs with tools off, so that a text comes.
       const isLast = index === state.maxSteps - 1 && activeTools.length > 0
-      shown.begin({ index, playedBack: playback !== undefined, withoutTools: isLast })
+      shown.begin({ index, playedBack: playback !== undefined, activeTools, withoutTools: isLast })
       journal.begin({
         index,
         inbox,
         ...(playback === undefined ? {} : { playback: { step: playback, toolCalls: state.toolCalls } }),
-        onPart: shown.part,
+        onSaid: shown.part,
         onCalls: shown.calls,
         onToolValue: shown.toolValue,
       })
@@ -108,6 +110,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
 
   try {
     await untilAborted(running, stopSwitch.signal)
+    shown.end()
     const unstored = await steps.storeAllButLast(finished)
     return { kind: 'steps-made', ...(unstored === undefined ? {} : { unstored }) }
   } catch (error) {

@@ -15,7 +15,6 @@ import { MockLanguageModelV4 } from 'ai/test'
 import { expect, test } from 'vitest'
 import { z } from 'zod'
 import { wholeOutput } from './recorded-output.ts'
-import type { ResolvedAgent } from './resolve-agent.ts'
 import { createRunState } from './run-state.ts'
 import { type ShownStep, showSteps } from './shown-steps.ts'
 
@@ -31,8 +30,11 @@ const TOOLS: ToolSet = {
   look: tool({ title: 'Look', inputSchema, execute: ({ at }) => `saw ${at}` }),
   fail: dynamicTool({ inputSchema, execute: () => Promise.reject(new Error('too dark')) }),
   ask: tool({ inputSchema }),
+  idle: tool({ inputSchema, execute: () => 'never' }),
   odd: tool({ inputSchema: inputSchema.refine(() => throws()) }),
 }
+
+const ACTIVE = Object.keys(TOOLS).filter((name) => name !== 'idle')
 
 const metadata = (n: number) => ({ mock: { n } })
 
@@ -56,6 +58,8 @@ const SAID: Part[] = [
   { type: 'reasoning-end', id: '0', providerMetadata: metadata(2) },
   { type: 'tool-call', toolCallId: 'search', toolName: 'web', input: '{"q":1}', providerExecuted: true, dynamic: true },
   { type: 'tool-result', toolCallId: 'search', toolName: 'web', result: { found: 1 }, dynamic: true },
+  { type: 'tool-call', toolCallId: 'bad', toolName: 'web', input: '{', providerExecuted: true, dynamic: true },
+  { type: 'tool-result', toolCallId: 'bad', toolName: 'web', result: 'no', isError: true, dynamic: true },
   { type: 'text-start', id: '1' },
   { type: 'text-delta', id: '1', delta: '' },
   { type: 'text-delta', id: '1', delta: 'Look' },
@@ -70,13 +74,17 @@ const SAID: Part[] = [
   ...call('d', 'nothing', '{}'),
   ...call('e', 'ask', '{"at":"you"}'),
   ...call('f', 'odd', '{}'),
+  ...call('g', 'idle', '{}'),
+  ...call('h', 'constructor', '{}'),
+  ...call('i', 'look', '{"at":"x","__proto__":{"a":1}}'),
+  ...call('j', 'look', '{"constructor":"x"}'),
   { type: 'finish', usage, finishReason: { unified: 'tool-calls', raw: 'tool_calls' } },
 ]
 
 /** As the SDK's own stream tells it. */
 async function framesOfSdk(parts: Part[]): Promise<UIMessageChunk[]> {
   const model = new MockLanguageModelV4({ doStream: async () => ({ stream: ReadableStream.from(parts) }) })
-  const { stream } = streamText({ model, prompt: 'hi', tools: TOOLS, stopWhen: isStepCount(1) })
+  const { stream } = streamText({ model, prompt: 'hi', tools: TOOLS, activeTools: ACTIVE, stopWhen: isStepCount(1) })
   const chunks: UIMessageChunk[] = []
   for await (const part of stream) {
     const chunk = toUIMessageChunk(part, { tools: TOOLS, sendStart: false, sendFinish: false })
@@ -96,8 +104,7 @@ async function shownFrames(parts: Part[], step: Partial<ShownStep> = {}) {
     maxSteps: 5,
     inboxMessage: () => ({ role: 'user', content: '' }),
   })
-  const agent = { tools: TOOLS } as unknown as ResolvedAgent
-  const shown = showSteps({ agent, live: live as Parameters<typeof showSteps>[0]['live'], state })
+  const shown = showSteps({ agent: { tools: TOOLS }, live, state })
   const model = wrapLanguageModel({
     model: new MockLanguageModelV4(),
     middleware: {
@@ -110,16 +117,17 @@ async function shownFrames(parts: Part[], step: Partial<ShownStep> = {}) {
       },
     },
   })
-  shown.begin({ index: 0, playedBack: false, withoutTools: false, ...step })
+  shown.begin({ index: 0, playedBack: false, activeTools: ACTIVE, withoutTools: false, ...step })
   await generateText({
     model,
     prompt: 'hi',
     tools: TOOLS,
+    activeTools: ACTIVE,
     stopWhen: isStepCount(1),
     onLanguageModelCallEnd: shown.callEnd,
     onToolExecutionEnd: ({ toolOutput }) => shown.toolEnd(toolOutput),
-    onStepEnd: () => shown.end(),
   })
+  shown.end()
   return { chunks, state }
 }
 
@@ -142,13 +150,12 @@ test('viewers see of a step what the SDK’s stream would show them', async () =
   expect(sdk.filter(isFile)).toHaveLength(1)
   expect(state.cutText()).toBe('Look!')
   const outcomes = state.toolCalls.map(({ toolCallId, outcome }) => [toolCallId, Object.keys(outcome ?? {})[0]])
+  const failed = ['b', 'bad', 'c', 'd', 'f', 'g', 'h', 'i']
   expect(Object.fromEntries(outcomes)).toEqual({
+    ...Object.fromEntries(failed.map((id) => [id, 'error'])),
     search: 'output',
     a: 'output',
-    b: 'error',
-    c: 'error',
-    d: 'error',
-    f: 'error',
+    j: 'output',
   })
 })
 
@@ -161,18 +168,22 @@ test('what the provider runs itself is shown while the model still speaks', asyn
 test('of a step that is played back viewers see the results, which calls are none, and its end', async () => {
   const { chunks, state } = await shownFrames(SAID, { playedBack: true })
   const seen = chunks.map((chunk) => ('toolCallId' in chunk ? `${chunk.type} ${chunk.toolCallId}` : chunk.type))
+  const malformed = ['c', 'd', 'f', 'g', 'h', 'i']
   expect(seen.toSorted()).toEqual([
     'finish-step',
-    'tool-input-error c',
-    'tool-input-error d',
-    'tool-input-error f',
+    ...malformed.map((id) => `tool-input-error ${id}`),
     'tool-output-available a',
-    'tool-output-error b',
-    'tool-output-error c',
-    'tool-output-error d',
-    'tool-output-error f',
+    'tool-output-available j',
+    ...['b', ...malformed].map((id) => `tool-output-error ${id}`),
   ])
-  expect(state.toolCalls.map(({ toolCallId }) => toolCallId).toSorted()).toEqual(['a', 'b', 'c', 'd', 'f', 'search'])
+  expect(state.toolCalls.map(({ toolCallId }) => toolCallId).toSorted()).toEqual([
+    'a',
+    'b',
+    'bad',
+    ...malformed,
+    'j',
+    'search',
+  ])
 })
 
 test('of a step without tools no call is shown', async () => {

@@ -1,5 +1,5 @@
 // What the model and the tools of a run's steps say, as it comes: frames to viewers, texts and results into the state. The
-// SDK has made a frame of each part of its own stream; these are the same.
+// frames are those that the SDK makes of its own stream; only that calls come when the model has said all.
 import type { LanguageModelV4Content, LanguageModelV4StreamPart } from '@ai-sdk/provider'
 import { getErrorMessage } from '@ai-sdk/provider'
 import {
@@ -10,7 +10,9 @@ import {
   toUIMessageChunk,
   type ToolSet,
 } from 'ai'
-import type { SegmentDependencies } from './run-segment.ts'
+import type { LiveWriter } from './live-writer.ts'
+import type { ResolvedAgent } from './resolve-agent.ts'
+import type { RunState } from './run-state.ts'
 
 type Shown = TextStreamPart<ToolSet>
 type ToolCall = Extract<Shown, { type: 'tool-call' }>
@@ -28,11 +30,19 @@ const SHOWN_AS_IT_IS: ReadonlySet<string> = new Set<ShownAsItIs>([
   'custom',
 ])
 
+/** The loop makes of these what viewers get. */
+const SHOWN_AT_END: ReadonlySet<string> = new Set(['file', 'reasoning-file', 'tool-approval-request'])
+
+/** The SDK refuses inputs with such names; whether it refuses this one, it says itself. */
+const SUSPICIOUS = /"(__proto__|constructor)"/
+
 export interface ShownStep {
   index: number
   /** Viewers have seen its model's output, but for calls that are none. */
   playedBack: boolean
-  /** Calls that the model makes all the same are not shown. */
+  /** Those that the model was offered. */
+  activeTools: readonly string[]
+  /** The model may call none; calls that it makes all the same are not shown. */
   withoutTools: boolean
 }
 
@@ -47,12 +57,21 @@ export interface ShownSteps {
   /** A value of a tool that streams. */
   toolValue(toolCallId: string, value: unknown): void
   toolEnd(output: ToolExecutionEndEvent['toolOutput']): void
+  /** The step has ended, if one is under way. */
   end(): void
 }
 
-export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'agent' | 'live' | 'state'>): ShownSteps {
-  let step: ShownStep = { index: 0, playedBack: false, withoutTools: false }
-  let hasBegun = false
+export function showSteps({
+  agent,
+  live,
+  state,
+}: {
+  agent: Pick<ResolvedAgent, 'tools'>
+  live: Pick<LiveWriter, 'write'>
+  state: RunState
+}): ShownSteps {
+  let step: ShownStep = { index: 0, playedBack: false, activeTools: [], withoutTools: false }
+  let isUnderWay = false
   const calls = new Map<string, ToolCall>()
 
   function show(part: Shown): void {
@@ -73,13 +92,8 @@ export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'age
   }
 
   function showInputStart(part: ModelPart<'tool-input-start'>): void {
-    const tool = agent.tools[part.toolName]
+    const tool = toolOf(agent.tools, part.toolName)
     show({ ...part, dynamic: part.dynamic ?? tool?.type === 'dynamic', ...knownOf(tool) })
-  }
-
-  function showProviderCall(part: ModelPart<'tool-call'>): void {
-    const input = parsed(part.input)
-    if (input !== undefined) showCall({ ...part, ...knownOf(agent.tools[part.toolName]), input })
   }
 
   function takeProviderResult({ result, isError, ...part }: ModelPart<'tool-result'>): void {
@@ -91,12 +105,11 @@ export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'age
   return {
     begin(next) {
       step = next
-      hasBegun = false
       calls.clear()
     },
     part(part) {
-      if (!hasBegun) {
-        hasBegun = true
+      if (!isUnderWay) {
+        isUnderWay = true
         state.beginText()
         if (!step.playedBack) show({ type: 'start-step', request: {}, warnings: [] })
       }
@@ -105,7 +118,7 @@ export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'age
       if (part.type === 'tool-result') takeProviderResult(part)
       else if (step.playedBack) return
       // What the provider runs itself is under way already.
-      else if (part.type === 'tool-call' && part.providerExecuted === true) showProviderCall(part)
+      else if (part.type === 'tool-call' && part.providerExecuted === true) showCall(providerCall(part, agent.tools))
       else if (part.type === 'tool-input-start') showInputStart(part)
       else if (part.type === 'text-delta' || part.type === 'reasoning-delta') {
         const { delta, ...rest } = part
@@ -114,19 +127,18 @@ export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'age
     },
     async calls(content) {
       if (step.withoutTools) return
-      for (const part of content) {
-        if (part.type !== 'tool-call' || part.providerExecuted === true) continue
-        const tool = agent.tools[part.toolName]
-        const input = tool === undefined ? undefined : await validInput(tool, part.input)
-        if (input !== undefined) showCall({ ...part, ...knownOf(tool), input })
-      }
+      for (const call of await validCalls(content, agent.tools, step.activeTools)) showCall(call)
     },
     callEnd({ content }) {
       for (const part of content) {
-        if ((part.type === 'file' || part.type === 'reasoning-file') && !step.playedBack) show(part)
+        if (SHOWN_AT_END.has(part.type) && !step.playedBack) show(part as Shown)
         if (part.type !== 'tool-call' || step.withoutTools || part.providerExecuted === true) continue
+        const isShown = calls.has(part.toolCallId) || step.playedBack
         calls.set(part.toolCallId, part)
-        if (part.invalid !== true) continue
+        if (part.invalid !== true) {
+          if (!isShown) show(part)
+          continue
+        }
         const { error, providerMetadata: _, ...call } = part
         show(part)
         takeOutcome({ ...call, type: 'tool-error', error: getErrorMessage(error), dynamic: true })
@@ -137,7 +149,10 @@ export function showSteps({ agent, live, state }: Pick<SegmentDependencies, 'age
       if (call !== undefined) show({ ...call, type: 'tool-result', output: value, preliminary: true })
     },
     toolEnd: takeOutcome,
-    end: () => show({ type: 'finish-step' } as Shown),
+    end() {
+      if (isUnderWay) show({ type: 'finish-step' } as Shown)
+      isUnderWay = false
+    },
   }
 }
 
@@ -153,9 +168,35 @@ function knownOf(tool: ToolSet[string] | undefined) {
   }
 }
 
+function providerCall(part: ModelPart<'tool-call'>, tools: ToolSet): ToolCall {
+  const input = parsed(part.input)
+  const call = { ...part, ...knownOf(toolOf(tools, part.toolName)), dynamic: true as const }
+  return input === undefined ? { ...call, invalid: true } : { ...call, input }
+}
+
+function toolOf(tools: ToolSet, name: string): ToolSet[string] | undefined {
+  return Object.hasOwn(tools, name) ? tools[name] : undefined
+}
+
+/** The calls of ours that the loop is going to take for valid. */
+async function validCalls(
+  content: readonly LanguageModelV4Content[],
+  tools: ToolSet,
+  activeTools: readonly string[],
+): Promise<ToolCall[]> {
+  const calls: ToolCall[] = []
+  for (const part of content) {
+    if (part.type !== 'tool-call' || part.providerExecuted === true || !activeTools.includes(part.toolName)) continue
+    const tool = toolOf(tools, part.toolName)
+    const input = tool === undefined ? undefined : await validInput(tool, part.input)
+    if (input !== undefined) calls.push({ ...part, ...knownOf(tool), input })
+  }
+  return calls
+}
+
 /** As the loop is going to parse it. Undefined: it is none. */
 async function validInput(tool: ToolSet[string], text: string): Promise<unknown> {
-  const input = parsed(text)
+  const input = SUSPICIOUS.test(text) ? undefined : parsed(text)
   if (input === undefined) return undefined
   try {
     const result = await asSchema(tool.inputSchema).validate?.(input)

@@ -96,7 +96,7 @@ async function openStep(tools: ToolSet, stopSwitch: StopSwitch = createStopSwitc
   journal.begin({
     index: 0,
     inbox: [],
-    onPart: () => undefined,
+    onSaid: () => undefined,
     onCalls: async () => undefined,
     onToolValue: (_, value) => void streamed.push(value),
   })
