@@ -35,15 +35,3 @@ export async function untilAborted<T>(work: PromiseLike<T>, signal: AbortSignal)
     signal.removeEventListener('abort', onAbort)
   }
 }
-
-/** Resolves when `work` has come to an end of either kind, or after `ms`. */
-export async function settledWithin(work: PromiseLike<unknown>, ms: number): Promise<void> {
-  let limit: NodeJS.Timeout | undefined
-  const over = new Promise<void>((resolve) => (limit = setTimeout(resolve, ms)))
-  const settled = work.then(
-    () => undefined,
-    () => undefined,
-  )
-  await Promise.race([settled, over])
-  clearTimeout(limit)
-}

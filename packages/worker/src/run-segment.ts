@@ -3,12 +3,13 @@
 import { generateText, isStepCount, type ModelMessage, type StepResult, type ToolSet, wrapLanguageModel } from 'ai'
 import type { StoredInboxItem } from '@offshoot/shared/db/journal'
 import type { Config } from '@offshoot/shared/config'
+import { withLimit } from '@offshoot/shared/with-limit'
 import { type Journal, STORED_FINISHES } from './journal.ts'
 import type { LiveWriter } from './live-writer.ts'
 import { endsMalformed, isMalformed } from './malformed-calls.ts'
 import { UnusableFinishError } from './model-errors.ts'
 import { offeredTools } from './offered-tools.ts'
-import { settledWithin, untilAborted } from './pause.ts'
+import { untilAborted } from './pause.ts'
 import { type RepeatWatch, watchRepeats } from './repeated-calls.ts'
 import type { ResolvedAgent } from './resolve-agent.ts'
 import type { RunState } from './run-state.ts'
@@ -114,7 +115,7 @@ export async function runSegment(segment: SegmentDependencies, messages: ModelMe
     const unstored = await steps.storeAllButLast(finished)
     return { kind: 'steps-made', ...(unstored === undefined ? {} : { unstored }) }
   } catch (error) {
-    await settledWithin(running, LAST_WORDS_MS)
+    await withLimit(running, LAST_WORDS_MS).catch(() => undefined)
     return { kind: 'failed', error }
   }
 }

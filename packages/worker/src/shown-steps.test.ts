@@ -60,6 +60,8 @@ const SAID: Part[] = [
   { type: 'tool-result', toolCallId: 'search', toolName: 'web', result: { found: 1 }, dynamic: true },
   { type: 'tool-call', toolCallId: 'bad', toolName: 'web', input: '{', providerExecuted: true, dynamic: true },
   { type: 'tool-result', toolCallId: 'bad', toolName: 'web', result: 'no', isError: true, dynamic: true },
+  { type: 'tool-call', toolCallId: 'wish', toolName: 'web', input: '{}', providerExecuted: true, dynamic: true },
+  { type: 'tool-approval-request', approvalId: 'p', toolCallId: 'wish' },
   { type: 'text-start', id: '1' },
   { type: 'text-delta', id: '1', delta: '' },
   { type: 'text-delta', id: '1', delta: 'Look' },

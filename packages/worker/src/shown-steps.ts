@@ -131,8 +131,9 @@ export function showSteps({
     },
     callEnd({ content }) {
       for (const part of content) {
+        if (step.withoutTools && part.type.startsWith('tool-')) continue
         if (SHOWN_AT_END.has(part.type) && !step.playedBack) show(part as Shown)
-        if (part.type !== 'tool-call' || step.withoutTools || part.providerExecuted === true) continue
+        if (part.type !== 'tool-call' || part.providerExecuted === true) continue
         const isShown = calls.has(part.toolCallId) || step.playedBack
         calls.set(part.toolCallId, part)
         if (part.invalid !== true) {
